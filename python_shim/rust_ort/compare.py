@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,8 +21,9 @@ from rust_ort.call.client import Client
 from rust_ort.link.specs import Verdict, not_compared
 from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.observe.report import Report
-from rust_ort.observe.second_look import Known, looked_at_again, seconds_for, terms_of
+from rust_ort.observe.second_look import LOOKS_INSIDE_SECONDS, Known, looked_at_again, seconds_for, terms_of
 from rust_ort.observe.sides import BY_CHANCE, Call, Run, fill, is_compiled, named_members, pairs
+from rust_ort.observe.spread import spreads
 from rust_ort.observe.values import same
 from rust_ort.observe.verdicts import graph_breaks, missing, policy
 from rust_ort.observe.wide import in_wide
@@ -64,9 +67,10 @@ def compare(
     its sums add up (a gradient that is zero but for rounding is judged by its terms), and where some still are, once
     more with each operator in float64, too, for 60 s or 50 times as long as eager at most: what is no further from that
     than eager is "noise", which is ok. Where some differ all the same, the backend runs once more with what its graphs
-    give compared, and their nodes where that differs and eager took no more than 4 s: what a graph gives after a branch
-    that rounding turned is a "tie", which is ok, and a wrong node is named. What is made of it outside the graphs stays
-    a mismatch. Under the option compare_float64="all" every value tells how far both sides are from float64.
+    give compared, and their nodes where eager took no more than 4 s: what a graph gives after a branch that rounding
+    turned is a "tie", which is ok, and a wrong node is named; what is made of it outside the graphs stays a mismatch.
+    Where each node alone is right, eager runs some times more with every operation off by a rounding: what that moves
+    as far is "noise", too. Under the option compare_float64="all" every value tells how far both are from float64.
 
     Errors: OptionError for an argument or option; ClientError for a model that cannot be called, a loss that fails, a
     transform that fails; DaemonFault. What the model raises comes through, with a note that says on which side.
@@ -80,12 +84,12 @@ def compare(
     sides = _both_sides(call, backend, as_compiled=options is None and is_compiled(model))
     judge = _Judge(call=call, sides=sides, used=_options_of(sides.graphs, backend))
     verdicts = judge.verdicts()
+    verdicts |= judge.excused(verdicts)
     # Equal options are those of an equal backend, which compiled the model before.
     may_look = judge.may_excuse and sides.compiled_here and judge.used == backend.options
-    differs = any(verdict.kind == "mismatch" for verdict in verdicts.values())
-    if may_look and differs and judge.used.compare == "off":
-        sides.graphs = _looked_inside(call, judge.used) or sides.graphs
-    verdicts |= judge.ties(verdicts)
+    if may_look and _differ(verdicts) and judge.used.compare != "nodes":
+        sides.graphs = _looked_inside(call, judge.used, sides.seconds) or sides.graphs
+        verdicts |= judge.excused(verdicts)
     return Report(
         verdicts=judge.in_order(verdicts), graphs=sides.graphs,
         missing=[*missing(judge.used, sides.graphs), *_unmet(sides.graphs, backward)],
@@ -160,18 +164,22 @@ class _Judge:
 
     def verdicts(self) -> dict[str, Verdict]:
         """{name: the verdict} of each pair, those outside tolerance looked at once more."""
-        asked_for: Known = self._float64() if self.used.compare_float64 == "all" else {}
+        asked_for: Known = self._float64 if self.used.compare_float64 == "all" else {}
 
         def judge(names: Collection[str], terms: Known, float64: Known) -> list[Verdict]:
             return self._compared(names, terms=terms, exact={**asked_for, **float64})
 
-        def float64() -> Known:
-            return asked_for or self._float64(seconds=seconds_for(self._sides.seconds))
-
-        looked = looked_at_again(judge(self._wanted, {}, {}), judge, self._terms, float64 if self.may_excuse else None)
+        first = judge(self._wanted, {}, {})
+        float64 = (lambda: self._float64) if self.may_excuse else None
+        looked = looked_at_again(first, judge, lambda: self._terms, float64)
         return {verdict.name: verdict for verdict in looked}
 
-    def ties(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+    def excused(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+        """{name: the verdict}, of mismatches that are none by what is known of the graphs' nodes."""
+        ties = self._ties(verdicts)
+        return ties | self._moved_by_rounding({**verdicts, **ties})
+
+    def _ties(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """{name: a tie}, of mismatches that a graph gave, and was right of its inputs there: who changed it since is
         not excused."""
         branch = _branch(self._sides.graphs)
@@ -185,6 +193,19 @@ class _Judge:
         }
         return {verdict.name: verdict for verdict in self._compared(ties, ties=ties)}
 
+    def _moved_by_rounding(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+        """{name: the verdict} of mismatches that rounding may make as large, where every node of all graphs alone is
+        right."""
+        wrong = {name: verdict for name, verdict in verdicts.items() if verdict.kind == "mismatch"}
+        graphs = self._sides.graphs
+        if not wrong or not self.may_excuse or not graphs or not all(graph.is_right for graph in graphs):
+            return {}
+        seconds, expected = seconds_for(self._sides.seconds), self._sides.reference.values
+        with self._call.runs() as runs:
+            moved = spreads(wrong, lambda: runs.eager().values, self._float64, expected=expected, seconds=seconds)
+        judged = self._compared(moved, terms=self._terms, exact=self._float64, spreads=moved) if moved else []
+        return {verdict.name: verdict for verdict in judged}
+
     def in_order(self, verdicts: Mapping[str, Verdict]) -> list[Verdict]:
         """These and what is known without a comparison, as the sides gave the values."""
         every = [verdicts[entry[0]] if isinstance(entry, tuple) else entry for entry in self._entries]
@@ -195,25 +216,41 @@ class _Judge:
         wanted = [self._wanted[name] for name in names]
         return Client.get(self.used).compare(wanted, policy(self.used, self._sides.graphs), **known)
 
+    @functools.cached_property
     def _terms(self) -> Known:
         with self._call.runs() as runs:
             return terms_of(lambda: runs.eager().values)
 
-    def _float64(self, **bounds: float) -> Known:
+    @functools.cached_property
+    def _float64(self) -> Known:
+        asked_for = self.used.compare_float64 == "all"
+        seconds = math.inf if asked_for else seconds_for(self._sides.seconds)
         with self._call.runs() as runs:
-            return in_wide(lambda: runs.eager().values, expected=self._sides.reference.values, **bounds)
+            return in_wide(lambda: runs.eager().values, expected=self._sides.reference.values, seconds=seconds)
 
 
-def _looked_inside(call: Call, used: Options) -> list[GraphInfo]:
-    """The graphs of one more run, in which what each gives is compared, and its nodes where that differs: a branch that
-    rounding turned is seen there alone, and so is who is to blame."""
-    looking = Backend(dataclasses.replace(used, compare="outputs"))
+def _differ(verdicts: Mapping[str, Verdict]) -> bool:
+    return any(verdict.kind == "mismatch" for verdict in verdicts.values())
+
+
+def _looked_inside(call: Call, used: Options, seconds: float) -> list[GraphInfo]:
+    """The graphs of one more run, in which what each gives is compared, and its nodes where eager took no longer than
+    these may: a branch that rounding turned is seen there alone, and so is who is to blame. seconds: of eager's first
+    run, in which the process may have made threads and memory."""
     try:
         with call.runs() as runs:
+            is_long = seconds > LOOKS_INSIDE_SECONDS and _seconds_of(runs.eager) > LOOKS_INSIDE_SECONDS
+            looking = Backend(dataclasses.replace(used, compare="outputs" if is_long else "nodes"))
             return runs.watched("the backend", compiled_apart(call.model, looking))[1]
     except Exception as error:  # whatever a model raises that keeps count of its calls; the verdicts stand
         log.info("the model does not run once more, so that its nodes are not compared: %s", error)
         return []
+
+
+def _seconds_of(run: Callable[[], Run]) -> float:
+    begin = time.monotonic()
+    run()
+    return time.monotonic() - begin
 
 
 def _branch(graphs: Sequence[GraphInfo]) -> str:

@@ -78,7 +78,7 @@ impl Case {
             judging.forget_terms(&row.name);
         }
         if table.nodes.iter().any(|row| row.local.verdict == Verdict::Mismatch) {
-            judging.forget_all_terms();
+            judging.forget_sums_and_spreads();
         }
         let bytes = model.encode_to_vec().into();
         let isolator = Isolator::new(model, &named_values)?;

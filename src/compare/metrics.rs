@@ -316,6 +316,15 @@ fn finish(
     }
 }
 
+impl Metrics {
+    /// What the tolerance allows at the worst element; nothing is enough where none is known.
+    pub(super) fn allowed_at_worst(&self) -> f64 {
+        let Tolerance { atol, rtol, scale, .. } = self.tolerance;
+        let worst = self.worst.as_ref();
+        worst.map_or(f64::INFINITY, |worst| atol + rtol * worst.reference.abs() + scale * self.max_reference)
+    }
+}
+
 /// The references are only counted where something was flushed.
 fn underflow(dtype: DType, looked: &impl Looked, flushed: u64) -> f64 {
     if flushed == 0 || !dtype.is_float() { 0. } else { flushed as f64 / looked.not_zero().max(1) as f64 }

@@ -33,7 +33,7 @@ pub use birth::{Birth, BirthKind, ReadValue, Side};
 pub use device::{DeviceMeter, DevicePair};
 pub use digits::{distance as distance_text, elements, significant};
 pub use metrics::{Element, MaxDiff, Measured, Metrics};
-pub use noise::{Errors, Explained, Noise, NoiseKind, NoiseSummary};
+pub use noise::{Errors, Excused, Explained, Noise, NoiseKind, NoiseSummary, Spread};
 pub use pair::{Compared, Exact, Pair};
 pub use policy::Policy;
 pub use range::{Range, largest_of};

@@ -1,7 +1,7 @@
 //! A candidate and its reference, and everything that is asked of them at once, wherever they lie.
 
 use super::metrics::Measured;
-use super::noise::{Explained, Noise};
+use super::noise::{Excused, Explained, Noise};
 use super::signature::signatures;
 use super::sums::judge_sums;
 use super::tolerance::Tolerance;
@@ -36,8 +36,8 @@ pub struct Exact<T> {
     pub explained: Explained<T>,
     /// How much further from it than the reference the candidate may be.
     pub factor: f64,
-    /// A value that drifted beyond its tolerance is noise where float64 says so: not where a tolerance was asked for.
-    pub excuses: bool,
+    /// What of a value that drifted beyond its tolerance is noise.
+    pub excused: Excused,
 }
 
 /// What came of a pair.
@@ -63,11 +63,11 @@ impl<'a, T> Pair<'a, T> {
             candidate: of(self.candidate),
             tolerance: self.tolerance,
             terms: self.terms.map(&of),
-            exact: self.exact.map(|Exact { value, explained, factor, excuses }| Exact {
+            exact: self.exact.map(|Exact { value, explained, factor, excused }| Exact {
                 value: of(value),
                 explained: explained.map(&of),
                 factor,
-                excuses,
+                excused,
             }),
             signatures: self.signatures,
         }
@@ -89,10 +89,10 @@ impl Pair<'_, SharedTensor<'_>> {
         if let Some(terms) = self.terms {
             verdict = judge_sums(verdict, reference, candidate, terms);
         }
-        if let Some(Exact { value, explained, factor, excuses }) = self.exact {
+        if let Some(Exact { value, explained, factor, excused }) = self.exact {
             verdict.noise = Noise::measure(reference, candidate, value, explained, factor);
-            if excuses && explained.is_drift() {
-                verdict.excuse(factor);
+            if explained.is_drift() {
+                verdict.excuse(excused, factor);
             }
         }
         Compared { verdict, signatures: self.signatures.then(|| signatures(reference, candidate)) }
@@ -115,10 +115,10 @@ impl<T> Pair<'_, T> {
     /// Of what was found where its tensors lie, both of `desc`, with the tolerance of [`Pair::comparable`].
     pub fn of_measured(&self, desc: &TensorDesc, tolerance: &Tolerance, found: Measured) -> Compared {
         let mut verdict = judge_measured(self.name, desc, tolerance, &found);
-        if let (Some(errors), Some(Exact { explained, factor, excuses, .. })) = (found.errors(), &self.exact) {
+        if let (Some(errors), Some(Exact { explained, factor, excused, .. })) = (found.errors(), &self.exact) {
             verdict.noise = Some(Noise::of_measured(errors, desc.shape.n_elements(), explained, *factor));
-            if *excuses && explained.is_drift() {
-                verdict.excuse(*factor);
+            if explained.is_drift() {
+                verdict.excuse(*excused, *factor);
             }
         }
         Compared { verdict, signatures: found.signatures }

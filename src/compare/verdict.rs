@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::metrics::{Measured, Metrics, measure, measured};
-use super::noise::Noise;
+use super::noise::{Excused, Noise};
 use super::tolerance::Tolerance;
 use crate::tensor::{DType, SharedTensor, TensorDesc};
 
@@ -87,12 +87,14 @@ impl TensorVerdict {
 impl TensorVerdict {
     /// A mismatch of a value that drifted is noise where float64 says so, which the candidate may be `factor` times as far
     /// from as the reference. A NaN or an infinity on one side is none, whichever side is right.
-    pub(super) fn excuse(&mut self, factor: f64) {
-        let Some(metrics) = &self.metrics else { return };
+    pub(super) fn excuse(&mut self, excused: Excused, factor: f64) {
+        let (Some(metrics), Some(noise), Verdict::Mismatch) = (&self.metrics, &mut self.noise, &self.verdict) else {
+            return;
+        };
         let nan = if metrics.tolerance.equal_nan { 0 } else { metrics.both_nan };
         let is_of_numbers = metrics.nan_disagreements + metrics.inf_disagreements + nan == 0;
         let factor = factor * Noise::scatter(metrics.shape.n_elements());
-        if self.verdict == Verdict::Mismatch && is_of_numbers && self.noise.is_some_and(|noise| noise.excuses(factor)) {
+        if is_of_numbers && noise.excuses(excused, factor, metrics.allowed_at_worst()) {
             self.verdict = Verdict::Noise;
         }
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::layout::Role;
 use super::reader::{self, TensorFile};
 use crate::base::ids::ValueName;
-use crate::compare::{Exact, Explained, Metrics, Pair, Policy, TensorVerdict, Tolerance, Verdict};
+use crate::compare::{Exact, Excused, Explained, Metrics, Pair, Policy, Spread, TensorVerdict, Tolerance, Verdict};
 use crate::onnx::NamedTensor;
 use crate::tensor::{DType, SharedTensor, TensorView};
 
@@ -18,6 +18,8 @@ pub struct Judging {
     pub policy: Policy,
     float64: HashMap<ValueName, NamedTensor>,
     terms: HashMap<ValueName, NamedTensor>,
+    /// How far rounding moves outputs whose nodes alone are right; of any other one it is not known.
+    spreads: HashMap<String, Spread>,
     /// Verdicts on ties and open orders: no file but the verdicts tells of these.
     choices: Vec<TensorVerdict>,
 }
@@ -39,11 +41,14 @@ impl Judging {
             let load = |file: TensorFile| file.load().map(|tensor| (tensor.name.clone(), tensor));
             files.into_iter().map(load).collect::<Result<_, _>>().map_err(io::Error::other)
         };
+        let spread = |verdict: &TensorVerdict| Some((verdict.name.clone(), verdict.noise?.spread?));
+        let spreads = comparison.verdicts.iter().filter_map(spread).collect();
         let is_choice = |verdict: &TensorVerdict| matches!(verdict.verdict, Verdict::Tie(_) | Verdict::OpenOrder(_));
         Ok(Some(Self {
             policy,
             float64: known(Role::Float64)?,
             terms: known(Role::Terms)?,
+            spreads,
             choices: comparison.verdicts.into_iter().filter(is_choice).collect(),
         }))
     }
@@ -53,9 +58,10 @@ impl Judging {
         self.terms.remove(name);
     }
 
-    /// The same of all outputs: a node is known to be wrong.
-    pub fn forget_all_terms(&mut self) {
+    /// The same of all outputs, and how far rounding moves them: a node is known to be wrong.
+    pub fn forget_sums_and_spreads(&mut self) {
         self.terms.clear();
+        self.spreads.clear();
     }
 
     /// A verdict on what an output is, or would be.
@@ -77,11 +83,12 @@ impl Judging {
         let float64 = self.float64.get(name).filter(is_its).map(NamedTensor::view);
         let terms = self.terms.get(name).filter(is_its).map(NamedTensor::view);
         let explained = Explained::Drift { step: self.policy.step() };
-        let excuses = self.policy.given.is_none() && *tolerance == self.policy.tolerance(reference.dtype());
+        let is_asked_for = self.policy.given.is_some() || *tolerance != self.policy.tolerance(reference.dtype());
+        let excused = Excused::under(is_asked_for, self.spreads.get(name).copied());
         let exact = float64.as_ref().map(SharedTensor::from);
         let pair: Pair<'_, SharedTensor<'_>> = Pair {
             terms: terms.as_ref().map(SharedTensor::from),
-            exact: exact.map(|value| Exact { value, explained, factor: self.policy.noise_factor, excuses }),
+            exact: exact.map(|value| Exact { value, explained, factor: self.policy.noise_factor, excused }),
             ..Pair::new(name, reference.into(), candidate.into(), Some(*tolerance))
         };
         let mut judged = pair.compared().verdict;

@@ -211,7 +211,7 @@ pub struct Release {
 }
 
 /// Two tensors to judge, or the reason why there are not two.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum PairToCompare {
     /// Both exist.
     Pair {
@@ -231,12 +231,23 @@ pub enum PairToCompare {
 }
 
 /// What makes a value outside tolerance as right as the reference.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Excuse {
     /// It comes of a choice between equals, and of which.
     Tie(String),
     /// It is in another order, which is left open, and by whom.
     OpenOrder(String),
+    /// Every node alone is right, and rounding moves the value by so much: with its float64, which tells the rest.
+    Rounding(SpreadTerms),
+}
+
+/// How far rounding moves a value: errors against float64 with every operation off by up to one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SpreadTerms {
+    /// The largest.
+    pub largest: f64,
+    /// Root mean square.
+    pub rms: f64,
 }
 
 /// One part's comparison of nodes in one call.

@@ -258,6 +258,7 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         ("compare_tensors_request.bin", 9, compare_tensors()),
         ("compare_tensors_float64_request.bin", 9, compare_tensors_float64()),
         ("compare_tensors_settles_request.bin", 9, compare_tensors_settles()),
+        ("compare_tensors_spread_request.bin", 9, compare_tensors_spread()),
         ("finish_nodes_request.bin", 7, Request::FinishNodes(finish_nodes())),
         (
             "finish_nodes_through_request.bin",
@@ -379,6 +380,24 @@ fn compare_tensors_settles() -> Request {
         noise: None,
         through: Some(DType::BF16),
         settles: Some(of()),
+    }
+}
+
+/// A value whose nodes alone are right, and how far rounding moves it.
+fn compare_tensors_spread() -> Request {
+    let pair = PairToCompare::Pair {
+        reference: tensor(1, 0, &[2]),
+        candidate: tensor(1, 64, &[2]),
+        terms: None,
+        exact: Some(TensorRef { desc: TensorDesc::new(DType::F64, [2]).unwrap(), ..tensor(1, 512, &[]) }),
+        excuse: Some(Excuse::Rounding(SpreadTerms { largest: 0.25, rms: 0.125 })),
+    };
+    Request::CompareTensors {
+        pairs: vec![("bias".into(), pair)],
+        tolerance: None,
+        noise: None,
+        through: None,
+        settles: None,
     }
 }
 

@@ -252,6 +252,14 @@ def compare_tensors_float64() -> Any:
     return request
 
 
+def compare_tensors_spread() -> Any:
+    request = wire.Request(request_id=9)
+    pairs = request.compare_tensors.pairs
+    pair = pairs.add(name="bias", reference=tensor(1, 0, [2]), candidate=tensor(1, 64, [2]), exact=float64(512))
+    pair.spread.largest, pair.spread.rms = 0.25, 0.125
+    return request
+
+
 def settle_node() -> Any:
     request = wire.Request(request_id=6)
     settle = request.settle_node
@@ -338,6 +346,7 @@ REQUESTS = [
     ("settle_node_as_right_request.bin", settle_node_as_right()),
     ("compare_tensors_request.bin", compare_tensors()),
     ("compare_tensors_settles_request.bin", compare_tensors_settles()),
+    ("compare_tensors_spread_request.bin", compare_tensors_spread()),
     ("finish_nodes_request.bin", finish_nodes()),
     ("finish_nodes_through_request.bin", finish_nodes_through()),
     ("release_request.bin", release()),

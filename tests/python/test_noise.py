@@ -145,7 +145,7 @@ def test_the_report_tells_it_as_text_as_json_and_as_rows() -> None:
     assert "against float64, nodes alone: " in text and "1 candidate worse" in text
     assert "-forward: tanh (aten.tanh.default): candidate worse: from float64" in text
     plain = json.loads(report.to_json())
-    assert plain["schema"] == 6 and plain["noise"]["local"]["candidate_worse"] == 1
+    assert plain["schema"] == 7 and plain["noise"]["local"]["candidate_worse"] == 1
     node = next(node for node in plain["graphs"][0]["nodes"] if node["name"] == "tanh")
     assert node["local"]["noise"]["kind"] == "candidate_worse" and node["no_float64"] == ""
     row = next(row for row in report.rows() if row["name"] == "tanh" and row["judged"] == "local")

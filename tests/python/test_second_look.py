@@ -81,6 +81,57 @@ def test_a_fault_beside_the_noise_is_none(mode: str) -> None:
     assert [verdict.kind for verdict in report.verdicts] == ["mismatch"] and not report.ok, report
 
 
+def stepped(steps: int) -> Any:
+    """A transform: the first Mul is so many steps of float32 too large. Up to 16 are right for a kernel alone."""
+
+    def transform(proto: Any) -> None:
+        node = next(node for node in proto.graph.node if node.op_type == "Mul")
+        value = node.output[0]
+        node.output[0] = f"{value}_right"
+        proto.graph.initializer.append(helper.make_tensor("steps", TensorProto.FLOAT, [], [1 + steps * 2.0**-23]))
+        proto.graph.node.append(helper.make_node("Mul", [f"{value}_right", "steps"], [value], name="planted_mul"))
+
+    return transform
+
+
+@pytest.mark.parametrize("mode", ["off", "outputs", "nodes"])
+@pytest.mark.parametrize("steps", [8, 40, 160])
+def test_what_rounding_may_move_as_far_is_noise_where_no_node_is_wrong(mode: str, steps: int) -> None:
+    """8 steps are right for a kernel alone, and take the output to more than 1.5 times eager's own error."""
+    report = rust_ort.compare(enlarged, X, WEIGHT, options={"compare": mode, "transforms": [stepped(steps)]})
+    (verdict,), named = report.verdicts, report.first_wrong_node
+    if steps == 8:
+        assert (verdict.kind, named, report.ok) == ("noise", None, True) and verdict.noise is not None, report
+        assert verdict.noise["spread"]["largest"] > 0 and verdict.noise["kind"] == "ill_conditioned"
+        assert verdict.noise["candidate_rms"] > 1.5 * verdict.noise["reference_rms"]
+    else:
+        assert (verdict.kind, report.ok) == ("mismatch", False) and "spread" not in (verdict.noise or {}), report
+        assert named is not None and named[1].op == "aten.mul.Tensor"
+
+
+def test_what_was_not_looked_at_is_not_excused(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"compare": "nodes", "transforms": [stepped(8)]}
+    only = rust_ort.compare(enlarged, X, WEIGHT, options={**options, "compare_only": ["aten.tanh.default"]})
+    assert [verdict.kind for verdict in only.verdicts] == ["mismatch"], only
+    look_nowhere(monkeypatch)
+    unknown = rust_ort.compare(enlarged, X, WEIGHT, options={**options, "compare": "outputs"})
+    assert [verdict.kind for verdict in unknown.verdicts] == ["mismatch"], unknown
+
+
+def test_a_dump_without_the_spread_of_a_value_does_not_excuse_it(tmp_path: Path) -> None:
+    options = {"compare": "outputs", "transforms": [stepped(8)]}
+    with rust_ort.dump("run", folder=tmp_path, options=options):
+        assert rust_ort.compare(enlarged, X, WEIGHT, options=options).ok
+    (comparison,) = (tmp_path / "run").glob("*/part_0/comparison_0.json")
+    written = json.loads(comparison.read_text())
+    assert [verdict["verdict"]["kind"] for verdict in written["verdicts"]] == ["noise"]
+    assert said("compare", tmp_path / "run")[0] == said("replay", tmp_path / "run")[0] == 0
+    del written["verdicts"][0]["noise"]["spread"]
+    comparison.write_text(json.dumps(written))
+    code, text = said("compare", tmp_path / "run")
+    assert code != 0 and "noise" not in text, text
+
+
 @pytest.mark.parametrize("mode", ["outputs", "nodes"])
 def test_every_tool_says_what_the_report_says(mode: str, tmp_path: Path) -> None:
     options = {"compare": mode, "dump_values": mode == "nodes"}
@@ -142,8 +193,14 @@ def test_another_branch_is_found_without_being_asked_for() -> None:
         assert verdict.kind == "tie" and "took the other branch" in verdict.reason
 
 
+def look_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever eager takes is too long for nodes to be compared."""
+    for module in ("rust_ort.runtime.compiled_graph", "rust_ort.compare"):
+        monkeypatch.setattr(importlib.import_module(module), "LOOKS_INSIDE_SECONDS", -1.0)
+
+
 def test_no_node_is_looked_at_where_eager_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rust_ort.runtime.compiled_graph.LOOKS_INSIDE_SECONDS", -1.0)
+    look_nowhere(monkeypatch)
     report = rust_ort.compare(turned, X, WEIGHT, options={"compare": "outputs"})
     assert [verdict.kind for verdict in report.verdicts] == ["mismatch"], "what decides is not known"
     assert "rust_ort.blame(" in str(report) and not report.nodes

@@ -16,7 +16,7 @@ from rust_ort.link import daemon, wire
 from rust_ort.link.link import Link
 from rust_ort.link.platform import check_platform
 from rust_ort.link.pool import allow_spinning, libtorch, threads
-from rust_ort.link.specs import BY_DTYPE, PartSpec, Policy, Verdict, verdicts_from
+from rust_ort.link.specs import BY_DTYPE, PartSpec, Policy, Spread, Verdict, verdicts_from
 from rust_ort.memory import process
 from rust_ort.options import Options
 
@@ -52,13 +52,15 @@ class Client(Link):
         terms: Mapping[str, torch.Tensor | None] | None = None,
         exact: Mapping[str, torch.Tensor | None] | None = None,
         ties: Mapping[str, str] | None = None,
+        spreads: Mapping[str, Spread] | None = None,
         settles: tuple[str, int, int] | None = None,
         ordinal: int | None = None,
     ) -> list[Verdict]:
         """A verdict for each (name, reference, candidate, why there is nothing to compare or ""). terms: Σ|terms|
         of each element, float64, by name, where a value is a sum; exact: its float64; ties: why a mismatch comes of
-        a choice between equals. settles: (graph id, part, step) of the observed call whose outputs these are: what is
-        dumped of it gets the verdicts, and what they are by. ordinal: of the CUDA device where the executor judges the
+        a choice between equals; spreads: how far rounding moves a value whose nodes alone are right. settles: (graph
+        id, part, step) of the observed call whose outputs these are: what is dumped of it gets the verdicts, and what
+        they are by. ordinal: of the CUDA device where the executor judges the
         tensors that lie there; None: all are copied to the host."""
         connection = self.connection() if ordinal is None else self.leased()
         place = staged_ref if ordinal is None else placed_ref
@@ -67,6 +69,8 @@ class Client(Link):
         held: list[object] = []
         for name, reference, candidate, reason in pairs:
             pair = wire.TensorPair(name=name, not_compared=reason, tie=(ties or {}).get(name, ""))
+            if spread := (spreads or {}).get(name):
+                pair.spread.largest, pair.spread.rms = spread.largest, spread.rms
             known = {"terms": (terms or {}).get(name), "exact": (exact or {}).get(name)}
             for side, tensor in {"reference": reference, "candidate": candidate, **known}.items():
                 if tensor is not None and not reason:

@@ -167,6 +167,14 @@ def verdict_from(entry: Any) -> Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Spread:
+    """How far rounding moves a value: errors against float64 with every operation off by up to one step."""
+
+    largest: float
+    rms: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Policy:
     """By what values are judged. given: the tolerance that was asked for; None: by each tensor's dtype. through: the
     half-precision type that floats were computed through, whatever their own. noise_factor: how much further from

@@ -5,7 +5,7 @@
 | graph_info.py | what is known of each graph that this process compiled |
 | session.py | dumps, and which calls are in them |
 | reference.py | eager's values of a graph |
-| wide.py | float64 beside eager: of a node alone, of a graph, of a model |
+| wide.py, spread.py | float64 beside eager: of a node alone, of a graph, of a model; how far rounding moves a value |
 | opinion.py, sums.py, terms.py | what settles a mismatch: float64, other choices, what was added up |
 | nodes.py | eager node by node beside the candidate, under compare="nodes" |
 | values.py, state.py | the named values in what a model takes and gives; what a comparison puts back and copies |

@@ -63,6 +63,11 @@ LAYER_NODES = 32
 
 NO_FLOAT64 = "inside the tolerance of its type; the operator has no float64 to ask"
 
+NO_VALUE = "the ONNX model has no value of its own for it"
+UNUSED = "none of its results is used"
+HIDING_NOTHING = frozenset({NO_VALUE, UNUSED, UNWRITTEN})
+"""Why a node is not compared that computes nothing, or is compared with the node that reads it."""
+
 
 @dataclass(kw_only=True)
 class _Known:
@@ -241,6 +246,13 @@ class PartNodes:
         """The first branch that is another than eager's, here or before; "" for none."""
         return next(iter(self._branches.values()), "")
 
+    @property
+    def is_right(self) -> bool:
+        """Every node alone was looked at, and is as right as eager's."""
+        locals_ = (node.local for node in self.verdicts)
+        looked = all(local.is_pass or local.reason in HIDING_NOTHING for local in locals_)
+        return looked and not self.options.compare_only
+
     def finish(
         self, plain: Mapping[str, torch.Tensor], *, dump: bool, terms: Mapping[str, torch.Tensor | None]
     ) -> dict[str, str]:
@@ -257,6 +269,7 @@ class PartNodes:
         ]
         changed = self.of.finish(pairs, dump=dump, policy=policy(self.options, [self.info]))
         self.info.add_nodes(self.of.step, self.verdicts, changed)
+        self.info.add_right(self.planned.graph.index, right=self.is_right)
         accused = any(node.is_wrong or node.is_failed for node in self.verdicts)
         if not self._branches or accused or self.options.compare_only or self.options.tolerance is not None:
             return {}
@@ -291,7 +304,7 @@ class PartNodes:
             if node.name in self._named and can_travel(value):
                 self._known[node.name] = _Known(reference=value, candidate=value)
         elif not any(user.target is operator.getitem and user.name in self._named for user in node.users):
-            self._batch.append((node, NotCompared(name=node.name, reason="none of its results is used")))
+            self._batch.append((node, NotCompared(name=node.name, reason=UNUSED)))
 
     def _bytes_of(self, value: torch.Tensor) -> int:
         """What a value takes while its batch is judged."""
@@ -302,7 +315,7 @@ class PartNodes:
 
     def _entry(self, node: fx.Node, value: torch.Tensor, nanoseconds: int) -> NodeValue | NotCompared:
         if node.name not in self._named:
-            return NotCompared(name=node.name, reason="the ONNX model has no value of its own for it")
+            return NotCompared(name=node.name, reason=NO_VALUE)
         if is_unwritten(node):
             return NotCompared(name=node.name, reason=UNWRITTEN, nothing=True)
         if not can_travel(value):

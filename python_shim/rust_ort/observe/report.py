@@ -17,9 +17,9 @@ from rust_ort.observe import placement, work
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.rules import rule_lines, total
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """Of Report.to_json. 2: metrics, nodes, what is missing. 3: noise, births of NaN and infinity. 4: division.
-5: placement. 6: verdicts "noise", "tie", "open_order"."""
+5: placement. 6: verdicts "noise", "tie", "open_order". 7: spread."""
 
 NO_CALL = (
     "no call was compared; call the model under compare='outputs' or 'nodes' first (what an equal backend compiled "
@@ -377,6 +377,8 @@ def noise_text(verdict: Verdict) -> str:
         return ""
     reference, candidate = (float(verdict.noise[side]) for side in ("reference_error", "candidate_error"))
     said = f"{_NOISES[verdict.noise['kind']]}: from float64 eager is {reference:.2e}, ONNX Runtime {candidate:.2e}"
+    if spread := verdict.noise.get("spread"):
+        said += f", rounding moves it by {float(spread['largest']):.2e}"
     rounding = verdict.noise.get("rounding")
     if rounding is None or verdict.noise["kind"] not in ("candidate_worse", "reference_worse"):
         return said

@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor, fx
 
 from rust_ort.export.partition import may_do_more
-from rust_ort.link.specs import Verdict
+from rust_ort.link.specs import Spread, Verdict
 from rust_ort.observe.reference import generators, rng_kept, run_reference, set_generators
+from rust_ort.observe.spread import spreads
 from rust_ort.observe.sums import Sums
 from rust_ort.observe.wide import in_wide
 
@@ -67,6 +68,11 @@ class SecondLook:
             if not runs_once and self._versions == list(map(_version, self._inputs)):
                 self._float64 = in_wide(self._run, expected=references, seconds=seconds_for(self.seconds))
         return self._float64
+
+    def spreads(self, wrong: Mapping[str, Verdict], references: Mapping[str, Any]) -> dict[str, Spread]:
+        """{FX name: how far rounding moves it}, of these where that is known. wrong: {FX name: its verdict}."""
+        known = self.float64(references)
+        return spreads(wrong, self._run, known, expected=references, seconds=seconds_for(self.seconds))
 
     def _run(self) -> dict[str, Any]:
         with rng_kept():

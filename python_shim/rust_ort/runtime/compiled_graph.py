@@ -103,6 +103,8 @@ class PartRunner:
         if nodes is not None:
             ties = nodes.finish(dict(zip(self.outputs, tensors, strict=True)), dump=observation.dump, terms=terms)
             verdicts = self._excused(references or [], tensors, verdicts, ties, observation)
+            if nodes.is_right:
+                verdicts = self._moved_by_rounding(references or [], tensors, verdicts, terms, observation)
         if references is not None:
             self._info.add_results(
                 [tensor for tensor, verdict in zip(tensors, verdicts, strict=True) if verdict.is_pass]
@@ -154,6 +156,34 @@ class PartRunner:
         judged = self._judged(of, observation, ties={name: why for name, (*_, why) in of.items()}) if of else []
         excused = {verdict.name: verdict for verdict in judged}
         return [excused.get(verdict.name, verdict) for verdict in verdicts]
+
+    def _moved_by_rounding(
+        self, references: list[torch.Tensor], candidates: list[torch.Tensor], verdicts: Sequence[Verdict],
+        terms: Mapping[str, Any], observation: _Observation,
+    ) -> list[Verdict]:  # fmt: skip
+        """Mismatches that rounding makes as large are noise, where every node alone is right. terms: by FX names."""
+        wrong = {
+            output: verdict
+            for output, verdict in zip(self.outputs, verdicts, strict=True)
+            if verdict.kind == "mismatch"
+        }
+        known_wrong = self._info.of_this_run.first_wrong_node() is not None
+        if not wrong or known_wrong or observation.policy.given is not None or observation.again is None:
+            return list(verdicts)
+        eagers = dict(zip(self.outputs, references, strict=True))
+        spreads = observation.again.spreads(wrong, eagers)
+        float64 = observation.again.float64(eagers)
+        given = dict(zip(self.outputs, candidates, strict=True))
+        moved = {output: wrong[output].name for output in spreads}
+
+        def named(found: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: found.get(output) for output, name in moved.items()}
+
+        values = {name: (eagers[output], given[output]) for output, name in moved.items()}
+        known = {"terms": named(terms), "exact": named(float64), "spreads": named(spreads)}
+        judged = self._judged(values, observation, **known) if values else []
+        found = {verdict.name: verdict for verdict in judged}
+        return [found.get(verdict.name, verdict) for verdict in verdicts]
 
     def _judged(
         self, values: Mapping[str, tuple[Any, ...]], observation: _Observation, **known: Mapping[str, Any]

@@ -28,6 +28,9 @@ pub struct Noise {
     /// `candidate_error` / `reference_error`: about 1 is the type's own noise. 1 where both are 0 or infinite.
     #[serde(with = "number")]
     pub ratio: f64,
+    /// How far rounding moves the value, where it was asked: every node alone was looked at and is right.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Spread>,
 }
 
 /// Errors of two results against the exact one.
@@ -63,18 +66,31 @@ pub struct Errors {
     pub rounding: Option<Rounding>,
 }
 
+/// How far rounding moves a value that drifted: errors against float64 of the same computation with every operation off
+/// by up to one step of its type. A reference's own error is one such sample, and may be small by luck.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// max |rounded − exact|.
+    #[serde(with = "number")]
+    pub largest: f64,
+    /// Root mean square of (rounded − exact).
+    #[serde(with = "number")]
+    pub rms: f64,
+}
+
 /// As it stands in a file; `rust_ort/nodes/2` has the errors alone.
 #[derive(Deserialize)]
 struct AsWritten {
     kind: Option<NoiseKind>,
     #[serde(flatten)]
     errors: Errors,
+    spread: Option<Spread>,
 }
 
 impl From<AsWritten> for Noise {
     fn from(written: AsWritten) -> Self {
         let noise = Noise::of(written.errors, Noise::FACTOR);
-        Noise { kind: written.kind.unwrap_or(noise.kind), ..noise }
+        Noise { kind: written.kind.unwrap_or(noise.kind), spread: written.spread, ..noise }
     }
 }
 
@@ -158,19 +174,7 @@ impl Noise {
     pub fn of(errors: Errors, factor: f64) -> Self {
         let Errors { reference_error, candidate_error, .. } = errors;
         let ratio = if reference_error == candidate_error { 1. } else { candidate_error / reference_error };
-        Self { kind: errors.kind(factor), errors, ratio }
-    }
-
-    /// Whether a value that drifted beyond its tolerance says nothing against the candidate: it is no further from float64
-    /// than the reference but for noise, also where it is ill-conditioned. NaN and infinities are. factor: how much further
-    /// it may be, for so many elements.
-    pub(in crate::compare) fn excuses(&self, factor: f64) -> bool {
-        let Errors { candidate_error, reference_excess, candidate_excess, .. } = self.errors;
-        // Without the root mean square, what is off everywhere may hide behind the largest error.
-        candidate_error.is_finite()
-            && self.errors.candidate_rms.is_finite()
-            && candidate_excess <= (factor * reference_excess).max(1.)
-            && !self.errors.are_larger(factor)
+        Self { kind: errors.kind(factor), errors, ratio, spread: None }
     }
 
     /// Whether a mismatch of a kernel is none: rounding explains what the candidate is off by, or the reference is off

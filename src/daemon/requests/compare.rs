@@ -2,11 +2,11 @@
 
 use super::on_device::{OnDevice, lie_on_device};
 use super::state::{Answer, Connected};
-use crate::compare::{self, Compared, Exact, Explained, Pair, Policy, TensorVerdict, Verdict};
+use crate::compare::{self, Compared, Exact, Excused, Explained, Pair, Policy, Spread, TensorVerdict, Verdict};
 use crate::daemon::verdicts::{self, NOISE};
 use crate::dump::Role;
 use crate::observe::on_device::{self, Reach as _};
-use crate::protocol::control::{Excuse, NodesOf, NoiseTerms, PairToCompare, Reply};
+use crate::protocol::control::{Excuse, NodesOf, NoiseTerms, PairToCompare, Reply, SpreadTerms};
 use crate::protocol::message::{ErrorCode, WireError};
 use crate::shm::Lease;
 use crate::tensor::{DType, TensorRef};
@@ -89,13 +89,14 @@ pub fn judge(
     let NoiseTerms { factor, step } = noise.unwrap_or(NOISE);
     let mut pairs_of = Vec::new();
     for (name, pair) in pairs {
-        let PairToCompare::Pair { reference, candidate, terms, exact, .. } = pair else { continue };
+        let PairToCompare::Pair { reference, candidate, terms, exact, excuse } = pair else { continue };
         check_float64(name, "terms", reference, terms.as_ref())?;
         check_float64(name, "exact", reference, exact.as_ref())?;
         let explained = Explained::Drift { step };
+        let excused = Excused::under(policy.given.is_some(), spread(excuse.as_ref()));
         pairs_of.push(Pair {
             terms: terms.as_ref(),
-            exact: exact.as_ref().map(|value| Exact { value, explained, factor, excuses: policy.given.is_none() }),
+            exact: exact.as_ref().map(|value| Exact { value, explained, factor, excused }),
             ..Pair::new(name, reference, candidate, Some(policy.tolerance(reference.desc.dtype)))
         });
     }
@@ -107,6 +108,11 @@ pub fn judge(
         }
     });
     Ok(judged.collect())
+}
+
+fn spread(excuse: Option<&Excuse>) -> Option<Spread> {
+    let Some(&Excuse::Rounding(SpreadTerms { largest, rms })) = excuse else { return None };
+    Some(Spread { largest, rms })
 }
 
 /// A mismatch that is none.

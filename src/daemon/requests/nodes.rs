@@ -7,7 +7,7 @@ use super::compare::{check_float64, compared, judge};
 use super::on_device::{OnDevice, lie_on_device};
 use super::state::{Answer, Connected, Dumping, Leased, unexpected};
 
-use crate::compare::{Exact, Explained, Noise, Pair, TensorVerdict, Verdict};
+use crate::compare::{Exact, Excused, Explained, Noise, Pair, TensorVerdict, Verdict};
 use crate::daemon::client::{Collected, NodeTables, Part, ROW_BYTES, RunningNodes, texts_bytes};
 use crate::daemon::status::StepRecord;
 use crate::daemon::verdicts::{self, policy};
@@ -206,7 +206,7 @@ fn noise(at: &Connected<'_>, request: &SettleNode, tensors: &InFloat64) -> Resul
     }
     let factor = at.client.state().node_tables.noise_factor(&request.of);
     let explained = terms.as_ref().map_or(Explained::Kernel, Explained::Terms);
-    let exact = Some(Exact { value: exact, explained, factor, excuses: false });
+    let exact = Some(Exact { value: exact, explained, factor, excused: Excused::Nothing });
     let pair = Pair { exact, ..Pair::new(&request.name, reference, local, None) };
     let compared = compared(at, vec![pair])?;
     Ok(compared.into_iter().find_map(|compared| compared.verdict.noise))

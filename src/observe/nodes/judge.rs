@@ -4,7 +4,7 @@ use super::local::Local;
 use super::part::PartNodes;
 use super::piece::Ran;
 use super::slots::{Computed, Slot};
-use crate::compare::{Compared, Exact, Explained, Pair, Policy, TensorVerdict, Tolerance};
+use crate::compare::{Compared, Exact, Excused, Explained, Pair, Policy, TensorVerdict, Tolerance};
 use crate::dump::NodeRow;
 use crate::link::message::RanOnce;
 use crate::protocol::control::NoiseTerms;
@@ -42,7 +42,7 @@ impl Judge<'_> {
         let dtype = value.reference.tensor.desc.dtype;
         let Tolerances { local: given, drift, noise: NoiseTerms { factor, step } } = self.tolerances;
         let exact = |exact: Option<Slot<'a>>, explained| {
-            exact.map(|value| Exact { value, explained, factor, excuses: drift.given.is_none() })
+            exact.map(|value| Exact { value, explained, factor, excused: Excused::under(drift.given.is_some(), None) })
         };
         let kernel = given.unwrap_or_else(|| Tolerance::for_kernel(dtype));
         // Drift is a matter of rounding: what is exact stays exact.

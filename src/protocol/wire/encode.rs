@@ -283,6 +283,12 @@ fn pair_to_proto((name, pair): &(String, PairToCompare)) -> proto::TensorPair {
             not_compared: String::new(),
             terms: terms.as_ref().map(tensor_ref_to_proto),
             exact: exact.as_ref().map(tensor_ref_to_proto),
+            spread: match excuse {
+                Some(Excuse::Rounding(SpreadTerms { largest, rms })) => {
+                    Some(proto::Spread { largest: *largest, rms: *rms })
+                }
+                _ => None,
+            },
         },
         PairToCompare::NotCompared(reason) => {
             proto::TensorPair { name, not_compared: reason.clone(), ..Default::default() }

@@ -445,12 +445,23 @@ fn pair(pair: proto::TensorPair) -> Decoded<(String, PairToCompare)> {
     let candidate = required("TensorPair.candidate", pair.candidate)?;
     let terms = optional("TensorPair.terms", pair.terms)?;
     let exact = optional("TensorPair.exact", pair.exact)?;
-    let excuse = match (pair.tie, pair.open_order) {
-        (tie, _) if !tie.is_empty() => Some(Excuse::Tie(tie)),
-        (_, order) if !order.is_empty() => Some(Excuse::OpenOrder(order)),
+    let excuse = match (pair.tie, pair.open_order, pair.spread) {
+        (tie, ..) if !tie.is_empty() => Some(Excuse::Tie(tie)),
+        (_, order, _) if !order.is_empty() => Some(Excuse::OpenOrder(order)),
+        (.., Some(moved)) => Some(Excuse::Rounding(spread(moved)?)),
         _ => None,
     };
     Ok((name, PairToCompare::Pair { reference, candidate, terms, exact, excuse }))
+}
+
+fn spread(spread: proto::Spread) -> Decoded<SpreadTerms> {
+    let proto::Spread { largest, rms } = spread;
+    let is_size = |value: f64| value.is_finite() && value >= 0.;
+    if !is_size(largest) || !is_size(rms) {
+        let why = format!("expected finite numbers from 0, got {largest} and {rms}");
+        return Err(bad_option("TensorPair.spread", why));
+    }
+    Ok(SpreadTerms { largest, rms })
 }
 
 fn tolerance(tolerance: proto::Tolerance) -> ToleranceTerms {
