@@ -21,7 +21,9 @@ use serde_json::{Value, json};
 use super::exit::{Exit, Outcome};
 use crate::base::ids::{DeviceUuid, SegmentId};
 use crate::base::log;
-use crate::compare::{Compared, DeviceMeter, DevicePair, Exact, Excused, Explained, Measured, Noise, Pair, Range, Tolerance};
+use crate::compare::{
+    Compared, DeviceMeter, DevicePair, Exact, Excused, Explained, Measured, Noise, Pair, Range, Tolerance,
+};
 use crate::cuda::{
     self, Allocation, CudaError, Device, Event, InUse, IpcHandle, Mapping, Memory, Pinned, Pool, Span, Stream,
 };
@@ -253,7 +255,12 @@ fn obey(probes: &mut BTreeMap<u32, Probe>, meters: &mut Meters, command: Command
             let pair = Pair {
                 tolerance: Some(Tolerance { equal_nan, ..Tolerance::for_dtype(dtype) }),
                 terms: terms.as_ref(),
-                exact: exact.as_ref().map(|value| Exact { value, explained, factor: Noise::FACTOR, excused: Excused::Nothing }),
+                exact: exact.as_ref().map(|value| Exact {
+                    value,
+                    explained,
+                    factor: Noise::FACTOR,
+                    excused: Excused::Nothing,
+                }),
                 signatures: true,
                 ..Pair::new("y", &reference, &candidate, None)
             };

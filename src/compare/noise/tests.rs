@@ -261,8 +261,7 @@ fn faulty(excused: Excused, times: f64, fault: impl Fn(usize, f64) -> f64) -> Ve
 
 /// A fault of every element, one of one way, one of a single element.
 fn faults(excused: Excused) -> [impl Fn(f64) -> Verdict; 3] {
-    let faults: [fn(usize, f64) -> f64; 3] =
-        [|_, drawn| drawn, |_, _| 0.58, |at, _| if at == 77 { 1. } else { 0. }];
+    let faults: [fn(usize, f64) -> f64; 3] = [|_, drawn| drawn, |_, _| 0.58, |at, _| if at == 77 { 1. } else { 0. }];
     faults.map(|fault| move |times| faulty(excused, times, fault))
 }
 
@@ -316,8 +315,12 @@ fn beside_a_fill_value_nothing_else_is_noise() {
     let of = |candidate: [f64; 3]| {
         let [reference, candidate] = [[mask, 1., 2.], candidate].map(|values| tensor(DType::F32, &values));
         let exact = tensor(DType::F64, &[mask, 1., 2.]);
-        let exact =
-            Exact { value: exact.shared(), explained: Explained::Drift { step: 0. }, factor: 1.5, excused: Excused::AsReference };
+        let exact = Exact {
+            value: exact.shared(),
+            explained: Explained::Drift { step: 0. },
+            factor: 1.5,
+            excused: Excused::AsReference,
+        };
         let pair = Pair { exact: Some(exact), ..Pair::new("y", reference.shared(), candidate.shared(), None) };
         pair.compared().verdict.verdict
     };
