@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from rust_ort.observe.wide import in_wide
 
 RUNS = 5
 """How often. Of these the second largest counts: in one an operator may have taken another branch."""
+LEAST_RUNS = 3
+"""So many tell enough where time ends."""
 
 
 def spreads(
@@ -27,13 +30,15 @@ def spreads(
         if verdict.metrics is not None and float64.get(name) is not None
     }
     errors: dict[str, list[tuple[float, float]]] = {name: [] for name in sizes}
+    until = time.monotonic() + seconds
     for seed in range(RUNS if sizes else 0):
-        rounded = in_wide(run, expected=expected, seconds=seconds / RUNS, rounding=seed)
+        left = until - time.monotonic()
+        rounded = in_wide(run, expected=expected, seconds=left, rounding=seed) if left > 0 else {}
         for name, size in sizes.items():
             value, exact = rounded.get(name), float64[name]
             if value is not None and exact is not None:
                 errors[name].append(_errors(value, exact, size))
-    known = {name: zip(*found, strict=True) for name, found in errors.items() if len(found) == RUNS}
+    known = {name: zip(*found, strict=True) for name, found in errors.items() if len(found) >= LEAST_RUNS}
     both = {name: [sorted(sizes)[-2] for sizes in found] for name, found in known.items()}
     return {name: Spread(largest=a, rms=b) for name, (a, b) in both.items() if math.isfinite(a) and math.isfinite(b)}
 
