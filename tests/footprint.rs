@@ -1,8 +1,5 @@
 //! What decoding takes is never more than was told from the bytes before: measured by an allocator that counts.
-#![allow(clippy::unwrap_used, unsafe_code)]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -10,44 +7,10 @@ use rust_ort::base::footprint::Footprint;
 use rust_ort::observe::nodes::PartNodes;
 use rust_ort::{onnx, protocol::wire};
 
-/// Bytes that this thread holds, and the most that it held.
-struct Counting;
+#[path = "common/counting.rs"]
+mod counting;
 
-thread_local! {
-    static HELD: Cell<usize> = const { Cell::new(0) };
-    static MOST: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator as it came; the counters are plain cells without destructors.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let held = HELD.get().wrapping_add(layout.size());
-        HELD.set(held);
-        // What another thread gave and this one freed would wrap around.
-        if held < usize::MAX / 2 {
-            MOST.set(MOST.get().max(held));
-        }
-        // SAFETY: as this function's caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        HELD.set(HELD.get().wrapping_sub(layout.size()));
-        // SAFETY: as this function's caller promises.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// The most that is allocated at a time while it runs.
-fn most<T>(run: impl FnOnce() -> T) -> usize {
-    HELD.set(0);
-    MOST.set(0);
-    drop(run());
-    MOST.get()
-}
+use counting::most;
 
 /// For an error's words.
 const WORDS: usize = 4096;
@@ -116,6 +79,29 @@ fn many_of_each_field_take_no_more_than_was_told() {
                 check(&field(outer, &field(inner, b"x").repeat(n)));
                 check(&field(outer, &field(inner, &[1; 40]).repeat(n)));
                 check(&field(outer, &field(inner, &[1].repeat(n))));
+            }
+        }
+    }
+}
+
+/// A field that says it has three bytes, whatever is in it.
+fn too_short(number: usize, content: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    varint(number << 3 | 2, &mut out);
+    out.push(3);
+    out.extend_from_slice(content);
+    out
+}
+
+/// prost holds a length against the end of everything.
+#[test]
+fn what_lies_beyond_its_message_takes_no_more_than_was_told() {
+    for outer in 1..=25 {
+        for inner in 1..=21 {
+            for (content, n) in [(&[1; 600][..], 1), (&[0x0a, 0].repeat(300), 1), (&[0x80; 601], 1), (&[7; 40], 9)] {
+                let bytes = too_short(outer, &field(inner, content).repeat(n));
+                check(&bytes);
+                check(&field(12, &bytes));
             }
         }
     }

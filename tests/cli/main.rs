@@ -11,6 +11,7 @@ mod dumping;
 mod gc;
 mod replay;
 mod sbs;
+mod small_dump;
 #[path = "../support/stand_in.rs"]
 mod stand_in;
 mod study;
