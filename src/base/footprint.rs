@@ -2,7 +2,8 @@
 //! be an element of a kilobyte.
 //!
 //! The walk is told by tables of the schemas (build.rs) what is a message, a text or numbers, and reads nothing else. It
-//! stops where the bytes are broken: decoding goes the same way, and ends there too.
+//! stops where the bytes are broken: decoding goes the same way, and ends there too. prost holds a length against the end of
+//! all bytes, not of the message around it, and decodes what lies beyond that message before it looks; so does the walk.
 
 /// What a message of a schema is in memory.
 #[derive(Clone, Copy, Debug)]
@@ -61,16 +62,22 @@ const MAP_ENTRY: usize = 11 * 2 * size_of::<String>() + 16 + 3 * ALLOCATION;
 pub fn of(bytes: &[u8], shapes: &[Shape], root: usize) -> Footprint {
     let mut sum = Footprint::default();
     // Where the bytes are broken, decoding has come no further either.
-    let _ = sum.message(&mut Reader(bytes), (shapes, root), 0);
+    let _ = sum.message(&mut Reader(bytes), 0, (shapes, root), 0);
     sum
 }
 
 impl Footprint {
-    /// None: broken.
-    fn message(&mut self, reader: &mut Reader<'_>, (shapes, at): (&[Shape], usize), depth: usize) -> Option<()> {
+    /// A message that ends where `n_behind` bytes are left. None: broken.
+    fn message(
+        &mut self,
+        reader: &mut Reader<'_>,
+        n_behind: usize,
+        (shapes, at): (&[Shape], usize),
+        depth: usize,
+    ) -> Option<()> {
         let fields = shapes[at].fields;
         let mut seen = 0_u64;
-        while !reader.0.is_empty() {
+        while reader.0.len() > n_behind {
             let (number, wire) = reader.key()?;
             let found = fields.iter().position(|&(known, _)| known == number);
             let (Some(index), true) = (found, wire == LEN || wire_is_number(wire)) else {
@@ -85,7 +92,7 @@ impl Footprint {
                 }
                 continue;
             }
-            let payload = reader.payload()?;
+            let len = reader.len()?;
             match field {
                 Field::Message { shape, repeated } => {
                     let n_bytes = shapes[shape].n_bytes;
@@ -93,32 +100,47 @@ impl Footprint {
                     if depth == MAX_DEPTH {
                         return None;
                     }
-                    self.message(&mut Reader(payload), (shapes, shape), depth + 1)?;
+                    let n_behind = reader.0.len() - len;
+                    self.message(reader, n_behind, (shapes, shape), depth + 1)?;
                 }
                 Field::Text { repeated } => {
                     self.add(1, ALLOCATION + if repeated { in_vector(size_of::<String>()) } else { 0 });
+                    reader.take(len)?;
                     // A longer one in the same place: the place grows by doubling.
                     let again = !repeated && seen & 1 << index != 0;
-                    self.text_bytes += payload.len();
-                    self.n_bytes += if again { payload.len() } else { 0 };
+                    self.text_bytes += len;
+                    self.n_bytes += if again { len } else { 0 };
                 }
                 Field::Map => {
                     self.add(1, MAP_ENTRY);
-                    self.text_bytes += payload.len();
+                    let n_before = reader.0.len();
+                    let ended = reader.skip_until(n_before - len);
+                    let n_read = n_before - reader.0.len();
+                    self.text_bytes += n_read;
                     // A key or value that comes twice in one entry.
-                    self.n_bytes += payload.len();
+                    self.n_bytes += n_read;
+                    ended?;
                 }
                 Field::Numbers { n_bytes, wire } => {
-                    let n = match wire {
-                        Some(wire) => payload.len() / wire,
-                        None => payload.iter().filter(|&&byte| byte < 0x80).count(),
+                    let payload = reader.take(len)?;
+                    let (n, is_cut) = match wire {
+                        Some(wire) => (len / wire, len % wire != 0),
+                        None => {
+                            let n_ends = payload.iter().filter(|&&byte| byte < 0x80).count();
+                            (n_ends, payload.last().is_some_and(|&byte| byte >= 0x80))
+                        }
                     };
+                    // One that is cut is completed by what lies behind, and then refused.
+                    let n = n + usize::from(is_cut);
                     self.add(n, n.saturating_mul(in_vector(n_bytes)));
+                    if is_cut {
+                        return None;
+                    }
                 }
             }
             seen |= 1 << index;
         }
-        Some(())
+        (reader.0.len() == n_behind).then_some(())
     }
 
     fn add(&mut self, n_elements: usize, n_bytes: usize) {
@@ -177,9 +199,19 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    fn payload(&mut self) -> Option<&'a [u8]> {
-        let len = self.varint()?;
-        self.take(usize::try_from(len).ok()?)
+    /// A length that there are bytes for.
+    fn len(&mut self) -> Option<usize> {
+        let len = usize::try_from(self.varint()?).ok()?;
+        (len <= self.0.len()).then_some(len)
+    }
+
+    /// Behind all fields until `n_behind` bytes are left.
+    fn skip_until(&mut self, n_behind: usize) -> Option<()> {
+        while self.0.len() > n_behind {
+            let (_, wire) = self.key()?;
+            self.skip(wire)?;
+        }
+        (self.0.len() == n_behind).then_some(())
     }
 
     /// Behind a field that decoding does not look into. A group goes with all in it.
@@ -191,7 +223,10 @@ impl<'a> Reader<'a> {
                 VARINT => drop(self.varint()?),
                 I64 => drop(self.take(8)?),
                 I32 => drop(self.take(4)?),
-                LEN => drop(self.payload()?),
+                LEN => {
+                    let len = self.len()?;
+                    self.take(len)?;
+                }
                 START_GROUP => open += 1,
                 END_GROUP => open = open.checked_sub(1)?,
                 _ => return None,
@@ -256,6 +291,23 @@ mod tests {
     fn a_broken_message_counts_as_far_as_it_goes() {
         for broken in [&[0x12, 5, 0][..], &[0x80], &[0x3c], &[0x0e], &[0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 1]] {
             assert_eq!(footprint(&[&[0x12, 0][..], broken].concat()).0, 1, "{broken:x?}");
+        }
+    }
+
+    /// The message says two bytes, what is in it more: prost decodes that before it finds the message too long.
+    #[test]
+    fn what_lies_beyond_its_message_is_decoded_and_counts() {
+        for (bytes, expected) in [
+            (&[0x12, 2, 0x1a, 3, 1, 1, 1][..], (4, 0, 432 + 3 * 32)),
+            (&[0x12, 2, 0x0a, 3, b'a', b'b', b'c'], (2, 3, 432 + 32)),
+            (&[0x12, 2, 0x12, 2, 0x12, 0], (3, 0, 3 * 432)),
+            (&[0x12, 2, 0x22, 4, 0x0a, 2, b'a', b'b'], (2, 4, 432 + MAP_ENTRY + 4)),
+            // A key whose length is beyond the entry's end.
+            (&[0x22, 2, 0x0a, 3, b'a', b'b', b'c'], (1, 5, MAP_ENTRY + 5)),
+            // A number that is cut, and completed behind.
+            (&[0x12, 4, 0x1a, 2, 1, 0x80, 1], (3, 0, 432 + 2 * 32)),
+        ] {
+            assert_eq!(footprint(bytes), expected, "{bytes:x?}");
         }
     }
 
