@@ -14,7 +14,7 @@ mod logs;
 mod old_state;
 pub mod paths;
 mod places;
-mod plans;
+pub mod plans;
 mod requests;
 mod shared;
 pub mod socket;

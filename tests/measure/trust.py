@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from measure.soak.growth import LEAST_LIFE_S
+
 CORPUS = Path(__file__).resolve().parents[1] / "fuzz" / "corpus"
 
 INTRODUCTION = """\
@@ -44,7 +46,7 @@ Clients of several kinds train small models, call eager beside every call, and d
 of their own: alone, two ranks, one on a small disk, one in a namespace of pids. At random times executors, daemons and
 clients are killed (`kill -9`) or stopped and continued, the small disk is filled, the socket is removed, and
 `rust-ort stop --force` is run; daemons are left alone at the end, and those that live for half an hour must not
-grow. These would be listed as wrong, too: a value that is not eager's, an error that is neither DaemonLost nor
+grow. Also listed as wrong would be: a value that is not eager's, an error that is neither DaemonLost nor
 ExecutorLost, a dump that was told whole and is not, a dump that is damaged or torn, a process or shared memory that is
 left."""
 
@@ -94,9 +96,7 @@ def fuzz_table(rows: dict[str, dict[str, Any]]) -> str:
 def soak_table(told: dict[str, Any]) -> str:
     """Events and counts of one run of the soak."""
     lines = [
-        f"{told['seconds'] / 60:.0f} minutes, seed {told['seed']}; {told['daemons']} daemons. The one that lived "
-        f"longest, {told['longest_life_s']} s, grew by {told['mib_an_hour']} MiB and {told['descriptors_an_hour']} "
-        "descriptors an hour.",
+        f"{told['seconds'] / 60:.0f} minutes, seed {told['seed']}; {told['daemons']} daemons. {_growth(told)}",
         "",
         "| what happened | times |",
         "|---|---|",
@@ -110,3 +110,10 @@ def soak_table(told: dict[str, Any]) -> str:
         *(["", *(f"- {wrong.splitlines()[0]}" for wrong in told["wrong"])] if told["wrong"] else []),
     ]
     return "\n".join(lines)
+
+
+def _growth(told: dict[str, Any]) -> str:
+    life = f"The one that lived longest, {told['longest_life_s']} s,"
+    if told["longest_life_s"] < LEAST_LIFE_S:
+        return f"{life} did not live long enough to tell whether it grows ({LEAST_LIFE_S:.0f} s)."
+    return f"{life} grew by {told['mib_an_hour']} MiB and {told['descriptors_an_hour']} descriptors an hour."
