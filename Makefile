@@ -11,7 +11,7 @@ ARGS ?=
 export ORT_GPU_LIB BIN ARCH OUT ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build build-torch demo test test-torch lint fmt fmt-check bench coverage random-graphs op-census planted blame same-size keep prove torch-nodes matrix gpu-check gpu-pack clean doctor
+.PHONY: help setup build build-torch demo test test-torch lint fmt fmt-check bench coverage random-graphs op-census planted blame same-size keep prove torch-nodes fuzz soak audit requirements matrix gpu-check gpu-pack clean doctor
 
 help: ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -72,6 +72,18 @@ prove: ## build; faults planted in a Llama decoder's own dumped graphs, and how 
 
 torch-nodes: ## build-torch; every architecture's graphs and ONNX's node tests on libtorch, into docs/torch-runtime.md
 	@$(STEPS) torch-nodes
+
+fuzz: ## build; bytes that nobody sent on purpose, for all that reads bytes of others, into docs/trust.md; ARGS="--target frames --seconds 3600"
+	@$(STEPS) fuzz
+
+soak: ## build; clients that train and dump while they, executors and daemons are killed and disks are full, for 24 hours or ARGS="--minutes 10", into docs/trust.md
+	@$(STEPS) soak
+
+audit: ## setup; licences, sources and advisories of the crates (cargo-deny), hashes and vulnerabilities of the Python environment
+	@$(STEPS) audit
+
+requirements: ## setup; the pinned Python environment with everything that it needs and the hashes, into tests/requirements/
+	@$(STEPS) requirements
 
 matrix: ## every declared version of torch and onnxruntime: installed, main job and Python tests, into docs/versions.md
 	@$(STEPS) matrix

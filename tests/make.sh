@@ -428,6 +428,50 @@ prove() {
     step "faults planted in a Llama decoder" "$PY" -W ignore -m rust_ort.studies.prove ${ARGS:-}
 }
 
+# With ARGS, only what they name is written. The tests are built in release, as `make test` builds them.
+fuzz() {
+    local status=0
+    build --lib --bins --tests --examples
+    own_daemon
+    RUST_ORT_TEST_ONNXRUNTIME=$(onnxruntime_library)
+    export RUST_ORT_TEST_ONNXRUNTIME
+    # shellcheck disable=SC2086
+    step "fuzzing" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.fuzz ${ARGS:---output docs/trust.md} || status=1
+    return "$status"
+}
+
+# With ARGS, only what they name is written: a rehearsal is not what docs/trust.md holds. It has a daemon of its own.
+soak() {
+    build
+    own_daemon
+    # shellcheck disable=SC2086
+    step "soak" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.soak ${ARGS:---output docs/trust.md}
+}
+
+# Each part is run, or said to be skipped.
+audit() {
+    local status=0
+    setup
+    mkdir -p build
+    if cargo deny --version >/dev/null 2>&1; then
+        step "crates: licences, sources, versions" cargo deny check licenses sources bans || status=1
+        if cargo deny fetch db >build/advisories.log 2>&1; then
+            step "crates: advisories" cargo deny check advisories || status=1
+        else
+            printf 'advisories: skipped, no advisory database (build/advisories.log)\n'
+        fi
+    else
+        printf 'crates: skipped, cargo-deny is missing; install it: cargo install --locked cargo-deny\n'
+    fi
+    step "Python environment" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.audit || status=1
+    return "$status"
+}
+
+requirements() {
+    setup
+    step "hashes" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.audit --write
+}
+
 # Environments of its own, see tests/matrix.py; `cargo build` first, so that pip finds all built. The examples apart: their
 # dependencies turn on features of others, with which the module would be built, and then again by pip.
 matrix() {
@@ -552,7 +596,7 @@ doctor() {
 }
 
 case ${1:-} in
-setup | build | demo | bench | coverage | planted | blame | keep | prove | matrix | doctor) "$1" ;;
+setup | build | demo | bench | coverage | planted | blame | keep | prove | fuzz | soak | audit | requirements | matrix | doctor) "$1" ;;
 test) run_tests ;;
 lint | fmt)
     setup

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use rust_ort::dump::to_json;
 use serde_json::{Value, json};
 
 use crate::dumping::{self, piped, program};
