@@ -3,6 +3,7 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
+use super::stats::Place;
 use crate::tensor::DType;
 
 /// Numbers in a block: six buffers of them fit the first-level cache.
@@ -27,6 +28,11 @@ impl Block {
         }
         self.max_ulp = max_ulp(dtype, reference, candidate);
         true
+    }
+
+    /// A number of the block, whose first one is `base` in its tensor.
+    pub(super) fn place(&self, at: usize, base: usize) -> Place {
+        Place { index: (base + at) as u64, reference: self.reference[at], candidate: self.candidate[at] }
     }
 
     /// Fills the reference, which the candidate equals bit by bit; as `widen`.

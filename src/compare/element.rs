@@ -41,15 +41,16 @@ impl Pair<'_> {
         self.reference.len() / self.part_dtype().size_bytes()
     }
 
-    /// Reference and candidate at a position, widened.
-    pub fn number(&self, index: usize) -> (f64, f64) {
-        let (dtype, size) = (self.part_dtype(), self.part_dtype().size_bytes());
-        let [reference, candidate] = [self.reference, self.candidate].map(|bytes| {
-            let mut number = [0; 8];
-            bytes.slice(index * size..(index + 1) * size).copy_out(&mut number[..size]);
-            widen(dtype, u64::from_le_bytes(number))
+    /// References that are not zero.
+    pub fn not_zero(&self) -> u64 {
+        let dtype = self.part_dtype();
+        let mut count = 0;
+        let Ok(()) = self.reference.for_each_block(|block| {
+            let numbers = 0..block.len() / dtype.size_bytes();
+            count += numbers.filter(|&index| widen(dtype, bits_at(block, dtype, index)) != 0.).count() as u64;
+            Ok::<(), std::convert::Infallible>(())
         });
-        (reference, candidate)
+        count
     }
 }
 

@@ -12,7 +12,7 @@ use super::digits::elements;
 use super::element::{self, Pair, part_of};
 use super::noise::Errors;
 use super::rounding::Rounding;
-use super::stats::{Counts, Outside, Required, Stats};
+use super::stats::{Counts, Outside, Place, Required, Stats};
 use super::tolerance::{Bounds, Tolerance};
 use super::{number, simd};
 use crate::tensor::{DType, Shape, SharedTensor, TensorDesc};
@@ -156,8 +156,6 @@ pub struct Measured {
     pub(super) outside: Outside,
     /// References that are not zero.
     pub(super) not_zero: u64,
-    /// Positions that metrics tell of, with the reference and the candidate there, widened.
-    pub(super) numbers: Vec<(u64, f64, f64)>,
     /// The largest Σ|terms|, where they were given and explain what the tolerance does not.
     pub(super) max_terms: Option<f64>,
     /// Against the exact one, where it was given and there is anything to be measured: see [`Measured::errors`].
@@ -212,39 +210,10 @@ impl Measured {
     }
 }
 
-/// What metrics look at of a pair after the passes.
-trait Looked {
-    /// Reference and candidate at a position that the passes found, widened.
-    fn number(&self, index: u64) -> (f64, f64);
-
-    /// References that are not zero.
-    fn not_zero(&self) -> u64;
-}
-
-impl Looked for Pair<'_> {
-    fn number(&self, index: u64) -> (f64, f64) {
-        Pair::number(self, index as usize)
-    }
-
-    fn not_zero(&self) -> u64 {
-        (0..self.n_numbers()).filter(|&index| Pair::number(self, index).0 != 0.).count() as u64
-    }
-}
-
-impl Looked for Measured {
-    fn number(&self, index: u64) -> (f64, f64) {
-        let known = self.numbers.iter().find(|(known, ..)| *known == index);
-        known.map_or((f64::NAN, f64::NAN), |&(_, reference, candidate)| (reference, candidate))
-    }
-
-    fn not_zero(&self) -> u64 {
-        self.not_zero
-    }
-}
-
 /// Metrics of tensors of this dtype and shape that were measured elsewhere.
 pub(super) fn measured(desc: &TensorDesc, tolerance: &Tolerance, measured: &Measured) -> Metrics {
-    let mut metrics = finish((desc.dtype, &desc.shape), measured, tolerance, &measured.stats, &measured.outside);
+    let mut metrics =
+        finish((desc.dtype, &desc.shape), || measured.not_zero, tolerance, &measured.stats, &measured.outside);
     if metrics.outside > 0 {
         metrics.explain(measured.max_terms);
     }
@@ -254,16 +223,19 @@ pub(super) fn measured(desc: &TensorDesc, tolerance: &Tolerance, measured: &Meas
 /// Measures the candidate against the reference. Both: same dtype and shape (the caller checked).
 pub(super) fn measure(reference: &SharedTensor<'_>, candidate: &SharedTensor<'_>, tolerance: &Tolerance) -> Metrics {
     let pair = Pair { dtype: reference.dtype(), reference: reference.bytes(), candidate: candidate.bytes() };
-    let spans = simd::spans(&pair, tolerance);
+    let mut spans = simd::spans(&pair, tolerance);
+    let max_reference = spans.iter().fold(0_f64, |max, span| max.max(span.max_reference));
+    let outside = simd::outside(&pair, tolerance, &Bounds::new(tolerance, max_reference), &mut spans);
     let mut stats = Stats::default();
     spans.iter().for_each(|span| stats.merge(span));
-    let outside = simd::outside(&pair, &Bounds::new(tolerance, stats.max_reference), &spans);
-    finish((pair.dtype, reference.shape()), &pair, tolerance, &stats, &outside)
+    // What was judged by, whatever a second reading found.
+    stats.max_reference = max_reference;
+    finish((pair.dtype, reference.shape()), || pair.not_zero(), tolerance, &stats, &outside)
 }
 
 fn finish(
     (dtype, shape): (DType, &Shape),
-    looked: &impl Looked,
+    not_zero: impl FnOnce() -> u64,
     tolerance: &Tolerance,
     stats: &Stats,
     outside: &Outside,
@@ -272,8 +244,7 @@ fn finish(
     let n = per_element * shape.n_elements() as u64;
     let place = |number: u64| place(shape, number / per_element);
     let per_measured = |sum: f64| if stats.measured == 0 { 0. } else { sum / stats.measured as f64 };
-    let element = |number: u64| {
-        let (reference, candidate) = looked.number(number);
+    let element = |Place { index: number, reference, candidate }: Place| {
         let (index, imaginary) = (number / per_element, number % per_element == 1);
         Element { index, at: place(number), imaginary, reference, candidate }
     };
@@ -297,7 +268,7 @@ fn finish(
         reference_inf: stats.not_finite[1],
         candidate_nan: stats.not_finite[2],
         candidate_inf: stats.not_finite[3],
-        underflow: underflow(dtype, looked, stats.flushed),
+        underflow: underflow(dtype, not_zero, stats.flushed),
         worst: outside.worst.or(stats.argmax_abs).map(element),
         first_outside: outside.first.map(element),
         outside: outside.count,
@@ -310,7 +281,7 @@ fn finish(
             sum: stats.filled_sum,
             n,
             dnan: stats.nan_disagreements,
-            argm: (n > 0).then(|| place(stats.filled_argmax.unwrap_or(0))),
+            argm: (n > 0).then(|| place(stats.filled_argmax.map_or(0, |place| place.index))),
             rep: Counts(stats.filled_above),
         },
     }
@@ -325,9 +296,9 @@ impl Metrics {
     }
 }
 
-/// The references are only counted where something was flushed.
-fn underflow(dtype: DType, looked: &impl Looked, flushed: u64) -> f64 {
-    if flushed == 0 || !dtype.is_float() { 0. } else { flushed as f64 / looked.not_zero().max(1) as f64 }
+/// The references are only counted where something was flushed; whoever writes them meanwhile leaves no share above 1.
+fn underflow(dtype: DType, not_zero: impl FnOnce() -> u64, flushed: u64) -> f64 {
+    if flushed == 0 || !dtype.is_float() { 0. } else { flushed as f64 / not_zero().max(flushed) as f64 }
 }
 
 fn cosine(stats: &Stats) -> f64 {

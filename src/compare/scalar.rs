@@ -1,7 +1,7 @@
 //! One element at a time, for any dtype and any value. The fast pass (`simd.rs`) must agree with this.
 
 use super::element::{Kind, Numbers, has_ulp, kind, ulp, widen};
-use super::stats::{ABOVE, Outside, Stats};
+use super::stats::{ABOVE, Outside, Place, Stats};
 use super::tolerance::{Bounds, Needs, Tolerance};
 
 /// Adds numbers, in order.
@@ -20,14 +20,15 @@ pub(super) fn add(numbers: &Numbers<'_>, tolerance: &Tolerance, stats: &mut Stat
             stats.max_ulp = stats.max_ulp.max(ulp(dtype, r_bits, c_bits));
         }
         let apart = add_pair(stats, kind, (r, c), tolerance.equal_nan);
+        let place = Place { index, reference: r, candidate: c };
         if apart > stats.max_abs {
-            (stats.max_abs, stats.argmax_abs) = (apart, Some(index));
+            (stats.max_abs, stats.argmax_abs) = (apart, Some(place));
         }
         for (count, threshold) in stats.above.iter_mut().zip(ABOVE) {
             *count += u64::from(apart > threshold);
         }
         let filled = if c.is_finite() && r.is_finite() { apart } else { (fill(c) - fill(r)).abs() };
-        add_filled(stats, index, fill(r), filled);
+        add_filled(stats, place, filled);
     }
 }
 
@@ -68,11 +69,11 @@ fn fill(value: f64) -> f64 {
     if value.is_nan() { 1e10 } else { value.clamp(f64::MIN, f64::MAX) }
 }
 
-fn add_filled(stats: &mut Stats, index: u64, r: f64, apart: f64) {
-    stats.filled_max_rel = stats.filled_max_rel.max(apart / (r.abs() + 1e-3));
+fn add_filled(stats: &mut Stats, place: Place, apart: f64) {
+    stats.filled_max_rel = stats.filled_max_rel.max(apart / (fill(place.reference).abs() + 1e-3));
     stats.filled_sum += apart;
     if apart > stats.filled_max_abs {
-        (stats.filled_max_abs, stats.filled_argmax) = (apart, Some(index));
+        (stats.filled_max_abs, stats.filled_argmax) = (apart, Some(place));
     }
     for (count, threshold) in stats.filled_above.iter_mut().zip(ABOVE) {
         *count += u64::from(apart > threshold);
@@ -93,9 +94,11 @@ pub(super) fn add_outside(numbers: &Numbers<'_>, bounds: &Bounds, outside: &mut 
         outside.required.rtol = outside.required.rtol.max(needs.rtol);
         if needs.excess > 0. {
             outside.count += 1;
-            outside.first = outside.first.or(Some(index));
+            let [reference, candidate] = [r_bits, c_bits].map(|bits| widen(dtype, bits));
+            let place = Place { index, reference, candidate };
+            outside.first = outside.first.or(Some(place));
             if needs.excess > outside.worst_excess {
-                (outside.worst, outside.worst_excess) = (Some(index), needs.excess);
+                (outside.worst, outside.worst_excess) = (Some(place), needs.excess);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What the two passes over a pair of tensors find: sums, maxima and counts, to be merged span by span, or thread by thread.
+//! What a pass over a pair of tensors finds: sums, maxima and counts, to be merged span by span, or thread by thread.
 
 use std::collections::BTreeMap;
 
@@ -25,9 +25,17 @@ pub struct Required {
     pub rtol: f64,
 }
 
+/// A number's place, with what was read there, widened: whoever reads a second time may read something else.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Place {
+    pub index: u64,
+    pub reference: f64,
+    pub candidate: f64,
+}
+
 /// The place of the larger of two distances; of equal ones the first.
-fn further(mine: (f64, Option<u64>), theirs: (f64, Option<u64>)) -> (f64, Option<u64>) {
-    let is_first = || matches!((theirs.1, mine.1), (Some(theirs), Some(mine)) if theirs < mine);
+fn further(mine: (f64, Option<Place>), theirs: (f64, Option<Place>)) -> (f64, Option<Place>) {
+    let is_first = || matches!((theirs.1, mine.1), (Some(theirs), Some(mine)) if theirs.index < mine.index);
     if theirs.0 > mine.0 || theirs.0 == mine.0 && is_first() { theirs } else { mine }
 }
 
@@ -36,7 +44,7 @@ fn further(mine: (f64, Option<u64>), theirs: (f64, Option<u64>)) -> (f64, Option
 pub(super) struct Stats {
     pub measured: u64,
     pub max_abs: f64,
-    pub argmax_abs: Option<u64>,
+    pub argmax_abs: Option<Place>,
     pub max_rel: f64,
     pub max_reference: f64,
     pub max_ulp: u64,
@@ -54,7 +62,7 @@ pub(super) struct Stats {
     /// Candidates that are zero where the reference is not.
     pub flushed: u64,
     pub filled_max_abs: f64,
-    pub filled_argmax: Option<u64>,
+    pub filled_argmax: Option<Place>,
     pub filled_max_rel: f64,
     pub filled_sum: f64,
     pub filled_above: [u64; ABOVE.len()],
@@ -100,12 +108,12 @@ impl Stats {
     }
 }
 
-/// What the second pass finds.
+/// What is outside tolerance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Outside {
     pub count: u64,
-    pub first: Option<u64>,
-    pub worst: Option<u64>,
+    pub first: Option<Place>,
+    pub worst: Option<Place>,
     pub worst_excess: f64,
     pub required: Required,
 }
@@ -114,7 +122,7 @@ impl Outside {
     /// Adds what was found elsewhere.
     pub fn merge(&mut self, other: &Outside) {
         self.count += other.count;
-        self.first = self.first.into_iter().chain(other.first).min();
+        self.first = self.first.into_iter().chain(other.first).min_by_key(|place| place.index);
         self.required.atol = self.required.atol.max(other.required.atol);
         self.required.rtol = self.required.rtol.max(other.required.rtol);
         (self.worst_excess, self.worst) = further((self.worst_excess, self.worst), (other.worst_excess, other.worst));

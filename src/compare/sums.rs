@@ -12,7 +12,8 @@ const SHARE: f64 = 0.25;
 /// A mismatch judged once more, where `terms` (float64, of the same shape) holds Σ|terms| of each element: an element is
 /// inside, too, with |c − r| ≤ [`SHARE`]·rtol·Σ|terms|. With none outside it is a match that tells the largest
 /// Σ|terms|. The gradient of a bias before a softmax is zero but for rounding: only its terms say how much that is. Any
-/// other verdict stays as it is, and so does one whose elements do not widen to f64.
+/// other verdict stays as it is, and so does one whose elements do not widen to f64, or are no longer those that were
+/// measured, for somebody writes them.
 pub fn judge_sums<'a>(
     judged: TensorVerdict,
     reference: impl Into<SharedTensor<'a>>,
@@ -49,7 +50,7 @@ pub(super) fn scales(tolerance: &Tolerance, max_reference: f64) -> (f64, f64) {
 fn explained(metrics: &Metrics, tensors: &[SharedTensor<'_>; 3]) -> Option<f64> {
     let tolerance = &metrics.tolerance;
     let (floor, share) = scales(tolerance, metrics.max_reference);
-    let mut largest = 0_f64;
+    let (mut largest, mut max_abs) = (0_f64, 0_f64);
     for range in blocks(metrics.shape.n_elements()) {
         let [references, candidates, terms] = tensors.each_ref().map(|tensor| tensor.flat_f64(range.clone()));
         for ((r, c), terms) in references?.into_iter().zip(candidates?).zip(terms?) {
@@ -61,9 +62,11 @@ fn explained(metrics: &Metrics, tensors: &[SharedTensor<'_>; 3]) -> Option<f64> 
                 return None;
             }
             largest = largest.max(terms);
+            max_abs = max_abs.max(if c == r { 0. } else { apart });
         }
     }
-    Some(largest)
+    // `max` passes over the NaN of two NaN.
+    (max_abs == metrics.max_abs).then_some(largest)
 }
 
 #[cfg(test)]

@@ -126,14 +126,14 @@ impl fmt::Display for TensorVerdict {
 /// Elements, position by position, both widened to f64, by the formula of [`Tolerance`]; a complex number is two
 /// numbers, an integer beyond 2^53 is subtracted before it is widened. One element outside is a `Mismatch`. What was
 /// found on the way is told whatever the verdict: how far, where first and where worst, and which tolerance would pass
-/// ([`Metrics`]). Two passes, the second over what the first could not rule out; large tensors on several threads, with
-/// sums that have the same bits on any number of them.
+/// ([`Metrics`]). Two passes, the second over what the first could not rule out, which it measures again; large tensors
+/// on several threads, with sums that have the same bits on any number of them.
 ///
 /// # When to use
 /// For every pair of values of which one is held to be right: outputs of a call against eager's, a node's kernel on
 /// eager's inputs, a dumped data set run again. Always give the reference first: the tolerance is relative to it.
-/// Takes private tensors and shared ones, which a client may write meanwhile: then the metrics are of whatever was
-/// read, and two passes may have read different values; nothing else depends on them.
+/// Takes private tensors and shared ones, which a client may write meanwhile: then verdict and metrics are of whatever
+/// was read, both of the same bytes, max|r| being that of the first pass.
 ///
 /// # When not
 /// - A value that has no counterpart is [`TensorVerdict::not_compared`], one that could not be computed

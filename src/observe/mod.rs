@@ -4,3 +4,5 @@
 pub mod call;
 pub mod nodes;
 pub mod on_device;
+#[cfg(test)]
+mod written_meanwhile;

@@ -3,7 +3,7 @@
 use crate::compare::noise::Errors;
 use crate::compare::range::Range;
 use crate::compare::rounding::Roundings;
-use crate::compare::stats::{ABOVE, Outside, Required, Stats};
+use crate::compare::stats::{ABOVE, Outside, Place, Required, Stats};
 
 /// Words that are left of a task, of any kind.
 pub(super) const MOST_WORDS: usize = DeviceStats::WORDS;
@@ -44,9 +44,10 @@ impl<'a> Words<'a> {
         std::array::from_fn(|_| self.float())
     }
 
-    /// An index, or none.
-    fn place(&mut self) -> Option<u64> {
-        Some(self.int()).filter(|&index| index != u64::MAX)
+    /// A place, or none; what is there is asked later ([`Numbers`]).
+    fn place(&mut self) -> Option<Place> {
+        let index = Some(self.int()).filter(|&index| index != u64::MAX);
+        index.map(|index| Place { index, reference: f64::NAN, candidate: f64::NAN })
     }
 }
 

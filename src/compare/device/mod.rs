@@ -251,7 +251,8 @@ impl<'a> Open<'a> {
         }
         let looked_at = [self.found.outside.worst.or(self.found.stats.argmax_abs), self.found.outside.first];
         if looked_at.iter().any(Option::is_some) {
-            asked.push((Kind::Numbers, Task { at: looked_at.map(|at| at.unwrap_or(u64::MAX)), ..self.task() }));
+            let at = looked_at.map(|place| place.map_or(u64::MAX, |place| place.index));
+            asked.push((Kind::Numbers, Task { at, ..self.task() }));
         }
         asked
     }
@@ -285,9 +286,14 @@ impl<'a> Open<'a> {
                 }
             }
             Kind::Numbers => {
-                let numbers = task.at.into_iter().zip(Words::read::<Numbers>(words).0);
-                let known = numbers.filter(|(at, _)| *at != u64::MAX);
-                self.found.numbers = known.map(|(at, (reference, candidate))| (at, reference, candidate)).collect();
+                let Measured { stats, outside, .. } = &mut self.found;
+                let places = [&mut stats.argmax_abs, &mut outside.worst, &mut outside.first];
+                for place in places.into_iter().flatten() {
+                    let known = task.at.into_iter().zip(Words::read::<Numbers>(words).0);
+                    for (_, numbers) in known.filter(|(at, _)| *at == place.index) {
+                        (place.reference, place.candidate) = numbers;
+                    }
+                }
             }
         }
     }

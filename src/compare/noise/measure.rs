@@ -68,7 +68,17 @@ impl Noise {
         explained: Explained<SharedTensor<'a>>,
         factor: f64,
     ) -> Option<Self> {
-        let (reference, candidate, exact) = (reference.into(), candidate.into(), exact.into());
+        Some(Self::measure_apart(reference.into(), candidate.into(), exact.into(), explained, factor)?.0)
+    }
+
+    /// As [`Noise::measure`], and max |candidate − reference| of what was read, fill values included.
+    pub(in crate::compare) fn measure_apart(
+        reference: SharedTensor<'_>,
+        candidate: SharedTensor<'_>,
+        exact: SharedTensor<'_>,
+        explained: Explained<SharedTensor<'_>>,
+        factor: f64,
+    ) -> Option<(Self, f64)> {
         let alike = |other: &SharedTensor<'_>| other.shape() == exact.shape();
         let terms = explained.terms();
         let has_any = Scales::has_any(reference.dtype(), &explained);
@@ -78,8 +88,9 @@ impl Noise {
         // Fill values are no sizes: nothing else is small beside them.
         let fill = if explained.is_drift() { Tolerance::fill_limit(reference.dtype()) } else { f64::INFINITY };
         let scales = Scales { fill, ..Scales::of(reference.dtype(), &explained, largest(&exact, fill)?) };
-        let errors = errors([&reference, &candidate], &exact, terms, &scales)?.with_condition(&scales);
-        Some(Self::of_measured(errors, exact.shape().n_elements(), &explained, factor))
+        let (errors, max_abs) = errors([&reference, &candidate], &exact, terms, &scales)?;
+        let errors = errors.with_condition(&scales);
+        Some((Self::of_measured(errors, exact.shape().n_elements(), &explained, factor), max_abs))
     }
 
     /// Of errors that were measured where the tensors lie, of so many elements. As of [`Noise::measure`].
@@ -159,13 +170,13 @@ fn largest(tensor: &SharedTensor<'_>, below: f64) -> Option<f64> {
     Some(of_each(tensor.shape().n_elements(), tensor.bytes().len(), of_block)?.into_iter().fold(0., f64::max))
 }
 
-/// Of a reference and a candidate, but for the condition.
+/// Of a reference and a candidate, but for the condition; and the largest distance between them.
 fn errors(
     tensors: [&SharedTensor<'_>; 2],
     exact: &SharedTensor<'_>,
     terms: Option<&SharedTensor<'_>>,
     scales: &Scales,
-) -> Option<Errors> {
+) -> Option<(Errors, f64)> {
     let of_block = |range: Range<usize>| {
         let exact = exact.flat_f64(range.clone())?;
         let terms = match terms {
@@ -174,6 +185,7 @@ fn errors(
         };
         let [reference, candidate] = [tensors[0].flat_f64(range.clone())?, tensors[1].flat_f64(range)?];
         let (mut found, mut roundings, mut squares) = (Errors::default(), Roundings::default(), [0.; 2]);
+        let mut max_abs = 0_f64;
         for (((reference, candidate), exact), terms) in reference.into_iter().zip(candidate).zip(exact).zip(terms) {
             let slack = scales.terms * terms + scales.all;
             let explained = scales.exact * exact.abs() + slack;
@@ -181,6 +193,8 @@ fn errors(
                 roundings.add([reference, candidate], exact, slack, steps);
             }
             let apart = [reference, candidate].map(|value| distance(value, exact));
+            let between = distance(candidate, reference);
+            max_abs = max_abs.max(between);
             let is_fill = exact.abs() >= scales.fill && exact.is_finite();
             let of_fill = |apart| if apart <= FILL_STEPS * scales.step * exact.abs() { 0. } else { f64::INFINITY };
             let [of_reference, of_candidate] = if is_fill { apart.map(of_fill) } else { apart };
@@ -191,22 +205,24 @@ fn errors(
                 candidate_error: of_candidate,
                 reference_excess: excess(of_reference, explained),
                 candidate_excess: excess(of_candidate, explained),
-                distance: if is_fill { 0. } else { distance(candidate, reference) },
+                distance: if is_fill { 0. } else { between },
                 ..Errors::default()
             });
         }
-        Some((found, roundings, squares))
+        Some((found, roundings, squares, max_abs))
     };
     let n_elements = exact.shape().n_elements();
     let (mut all, mut roundings, mut squares) = (Errors::default(), Roundings::default(), [0.; 2]);
-    for (found, in_block, of_block) in of_each(n_elements, exact.bytes().len(), of_block)? {
+    let mut max_abs = 0_f64;
+    for (found, in_block, of_block, between) in of_each(n_elements, exact.bytes().len(), of_block)? {
         all.merge(&found);
+        max_abs = max_abs.max(between);
         roundings.merge(&in_block);
         squares[0] += of_block[0];
         squares[1] += of_block[1];
     }
     let [reference_rms, candidate_rms] = squares.map(|sum: f64| (sum / n_elements.max(1) as f64).sqrt());
-    Some(Errors { rounding: roundings.found(), reference_rms, candidate_rms, ..all })
+    Some((Errors { rounding: roundings.found(), reference_rms, candidate_rms, ..all }, max_abs))
 }
 
 /// What is infinite or NaN explains nothing.
