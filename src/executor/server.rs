@@ -537,5 +537,5 @@ fn state(message: &str) -> WireError {
 }
 
 fn decode(part: &PartSpec) -> Result<ModelProto, RuntimeError> {
-    Ok(onnx::decode(part.model.clone())?)
+    Ok(onnx::decode_whole(part.model.clone())?)
 }

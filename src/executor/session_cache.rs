@@ -236,7 +236,7 @@ fn build_with_outline(
     part: &PartSpec,
     constants: Vec<(u32, SharedConstant)>,
 ) -> Result<Ready, RuntimeError> {
-    let exported = onnx::decode(part.model.clone())?;
+    let exported = onnx::decode_whole(part.model.clone())?;
     let outline = Arc::new(ModelOutline::of(&exported)?);
     let positions: Vec<u32> = constants.iter().map(|(input, _)| *input).collect();
     let constants = named(&exported, constants)?;

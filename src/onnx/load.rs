@@ -20,6 +20,23 @@ pub fn decode(bytes: Bytes) -> Result<ModelProto, OnnxError> {
     decode_from(bytes, "model".to_owned())
 }
 
+/// A model from bytes that came without a folder, so that no file can be meant. Errors: also [`OnnxError::External`] for a
+/// tensor whose elements stand in another file: a runtime would look for it from wherever its process was started, and
+/// what it found would be in no key of a session.
+pub fn decode_whole(bytes: Bytes) -> Result<ModelProto, OnnxError> {
+    let mut model = decode(bytes)?;
+    match tensors_mut(&mut model).into_iter().find(|tensor| tensor.data_location() == DataLocation::External) {
+        None => Ok(model),
+        Some(tensor) => {
+            let entry = tensor.external_data.iter().find(|entry| entry.key() == "location");
+            let location = entry.map_or("", |entry| entry.value()).to_owned();
+            let reason = "a model that is handed over brings no files; load the data into the model before \
+                          (`onnx.external_data_helper.load_external_data_for_model(model, folder)`)";
+            Err(OnnxError::External { name: tensor.name().to_owned(), location, reason: reason.to_owned() })
+        }
+    }
+}
+
 fn decode_from(bytes: Bytes, place: String) -> Result<ModelProto, OnnxError> {
     let n_bytes = bytes.len();
     ModelProto::decode(bytes).map_err(|source| OnnxError::Decode { place, expected: "ModelProto", n_bytes, source })
@@ -169,6 +186,16 @@ mod tests {
         let entry =
             |&(key, value): &(&str, &str)| StringStringEntryProto { key: Some(key.into()), value: Some(value.into()) };
         pairs.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn a_model_that_is_handed_over_has_no_data_in_files() {
+        let encoded = |model: &ModelProto| Bytes::from(model.encode_to_vec());
+        let whole = model_of(vec![tensor("w", &[1])]);
+        assert_eq!(decode_whole(encoded(&whole)).unwrap(), whole);
+        let error = decode_whole(encoded(&external(&[("location", "w.bin")]))).unwrap_err().to_string();
+        let expected = ["\"w\"", "\"w.bin\"", "load the data into the model"];
+        assert!(expected.iter().all(|text| error.contains(text)), "{error}");
     }
 
     fn external(pairs: &[(&str, &str)]) -> ModelProto {

@@ -33,7 +33,7 @@ pub use error::OnnxError;
 pub use footprint::footprint;
 pub use graph::{count_nodes, expose_intermediates, order, producers, sort, uses, value_info};
 pub use inline::{inline_around_attention, inline_functions};
-pub use load::{decode, load, load_from, read, read_external};
+pub use load::{decode, decode_whole, load, load_from, read, read_external};
 pub use outputs::{has_transposed_outputs, keep_transposed_outputs};
 pub use precision::{
     Attend, MISSING_KERNELS, MissingKernels, SWITCHES, Switched, Unrounded, Widened, double, dtype_of, for_each_typed,

@@ -12,7 +12,7 @@ use crate::protocol::message::{Division, PartSpec};
 
 /// A session of its own for a part. Errors: as [`session_with`].
 pub fn session(runtime: &dyn Runtime, part: &PartSpec) -> Result<Arc<dyn Session>, RuntimeError> {
-    Ok(session_with(runtime, part, onnx::decode(part.model.clone())?, Vec::new())?.0)
+    Ok(session_with(runtime, part, onnx::decode_whole(part.model.clone())?, Vec::new())?.0)
 }
 
 /// A session of its own for a part, of which some inputs are constants, and what its rules made of its nodes. `exported`:

@@ -207,6 +207,14 @@ def transform_to_an_unknown_operator(proto: Any) -> None:
     proto.graph.node[0].op_type = "Nosuch"
 
 
+def transform_to_external_data(proto: Any) -> None:
+    import onnx
+
+    weight = onnx.TensorProto(name="elsewhere", dims=[2], data_type=1, data_location=onnx.TensorProto.EXTERNAL)
+    weight.external_data.add(key="location", value="weights.bin")
+    proto.graph.initializer.append(weight)
+
+
 TRANSFORMS = [
     (transform_that_raises, OptionError,
      rf"^option transforms: transform_that_raises \({__file__}:\d+\) raised KeyError: 'foo' at "
@@ -220,6 +228,9 @@ TRANSFORMS = [
      r"not the one given: .*no graph"),
     (transform_to_an_unknown_operator, ClientError,
      r"^option transforms: the runtime refuses the model that transform_to_an_unknown_operator .*Nosuch"),
+    (transform_to_external_data, ClientError,
+     r"^option transforms: the runtime refuses the model that transform_to_external_data .*\"elsewhere\": external "
+     r"data \"weights.bin\".*load the data into the model"),
 ]  # fmt: skip
 
 
