@@ -11,7 +11,7 @@ use crate::base::ids::{DeviceUuid, PartHandle};
 use crate::base::sync::lock;
 use crate::cuda::{CudaError, Device, Event, Stream};
 use crate::protocol::message::{LaneEventsSpec, RunStats, WireError};
-use crate::runtime::{BoundCall, RuntimeError};
+use crate::runtime::{BoundCall, RuntimeError, StopToken};
 use crate::shm::{Counter, ExecutorLane, Failure, RawRecord, Wake};
 
 /// Bound calls kept for each part: a client's allocator goes round among a few blocks.
@@ -85,6 +85,8 @@ struct Bound {
     record: RawRecord,
     part: Arc<Part>,
     call: Box<dyn BoundCall>,
+    /// Ends its runs.
+    stop: Arc<StopToken>,
 }
 
 impl Bindings {
@@ -112,6 +114,7 @@ impl Bindings {
     fn run(&mut self, lane: &ExecutorLane, tenant: &Tenant, order: Option<&Order>) -> Result<u64, WireError> {
         let run = AssertUnwindSafe(|| {
             let bound = Self::bound(&mut self.bound, &self.record, tenant).inspect_err(|_| count_error(tenant))?;
+            let _running = tenant.running.begin(self.record.call, &bound.stop);
             lane.set_running(true);
             tenant.hold();
             let outcome = match order {
@@ -119,6 +122,10 @@ impl Bindings {
                 None => by_events(&mut *bound.call, &self.events),
             };
             tenant.count(&bound.part, &outcome);
+            if bound.stop.is_stopped() {
+                // Told to end once, it would end each later run.
+                self.bound.remove(&self.record.handle);
+            }
             Ok(outcome?.run_ns)
         });
         catch_unwind(run).unwrap_or_else(|_| {
@@ -141,12 +148,13 @@ impl Bindings {
                 let parsed = record.parse()?;
                 let part = tenant.part(record.handle)?;
                 let lease = tenant.lease_for(&*part.session, &parsed)?;
-                let mut call = Arc::clone(&part.session).bind(lease, &tenant.stop)?;
+                let stop = StopToken::under(&tenant.stop);
+                let mut call = Arc::clone(&part.session).bind(lease, &stop)?;
                 call.keep();
                 tracing::debug!(handle = record.handle.0, "bound");
                 let most = if call.stream().is_some() { BOUND_ON_DEVICE } else { BOUND_CALLS };
                 calls.truncate(most - 1);
-                calls.insert(0, Bound { record: record.clone(), part, call });
+                calls.insert(0, Bound { record: record.clone(), part, call, stop });
             }
         }
         Ok(&mut calls[0])

@@ -6,6 +6,7 @@ mod lane;
 mod main;
 mod observing;
 mod order;
+mod running;
 mod server;
 mod session_cache;
 mod tenant;

@@ -26,7 +26,7 @@ use crate::protocol::message::{
     RunStats, SlotSpec, WireError,
 };
 use crate::runtime::ort::{OrtRuntime, ThreadPool};
-use crate::runtime::{self, BoundCall, Runtime, RuntimeError, Session, precision};
+use crate::runtime::{self, BoundCall, Runtime, RuntimeError, Session, StopToken, precision};
 use crate::shm::{Counter, CounterPage, DeviceSegment, Lanes, Segment, cores_changed};
 use crate::tensor::CallRecord;
 
@@ -133,6 +133,7 @@ impl Server {
                 loaded.spawn(&self.replies, id, move |resident, tenant| resident.release(parts, tenant));
                 return Ok(None);
             }
+            LinkRequest::Cancel { call } => loaded.tenant.running.cancel(call),
             LinkRequest::Reset => loaded.reset(),
             LinkRequest::Prepare { part, frozen } => {
                 loaded.spawn(&self.replies, id, move |resident, tenant| {
@@ -511,7 +512,9 @@ fn observed_run(record: &CallRecord, tenant: &Tenant) -> Result<RunStats, WireEr
     tenant.counters.add(Counter::NodesInEager, record.eager_nodes.into());
     let part = tenant.part(record.handle).inspect_err(count)?;
     let lease = tenant.lease_for(&*part.session, &part.without_frozen(record)).inspect_err(count)?;
-    let bound = Arc::clone(&part.session).bind(lease, &tenant.stop).map_err(WireError::from);
+    let stop = StopToken::under(&tenant.stop);
+    let _running = tenant.running.begin(record.call, &stop);
+    let bound = Arc::clone(&part.session).bind(lease, &stop).map_err(WireError::from);
     let mut call = bound.inspect_err(count)?;
     tenant.hold();
     let outcome = run_to_its_end(&mut *call);

@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock, RwLock};
 use std::time::Duration;
 
 use super::order::{Order, Orders};
+use super::running::Running;
 use super::session_cache::{Limits, SessionCache};
 use crate::base::ids::{PartHandle, SegmentId};
 use crate::base::sync::{read, write};
@@ -26,6 +27,8 @@ pub(super) struct Tenant {
     pub(super) pieces_on_device: SessionCache,
     /// What orders its calls on devices.
     pub(super) orders: Orders,
+    /// Its calls now.
+    pub(super) running: Running,
     segments: RwLock<SegmentTable>,
     parts: RwLock<HashMap<PartHandle, Arc<Part>>>,
     next_handle: AtomicU32,
@@ -67,6 +70,7 @@ impl Tenant {
             pieces: SessionCache::new(PIECES),
             pieces_on_device: SessionCache::new(PIECES_ON_DEVICE),
             orders: Orders::default(),
+            running: Running::default(),
             segments: RwLock::default(),
             parts: RwLock::default(),
             next_handle: AtomicU32::new(1),

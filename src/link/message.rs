@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::base::ids::{PartHandle, SegmentId};
+use crate::base::ids::{CallId, PartHandle, SegmentId};
 use crate::compare::{Explained, Measured, Pair, Range, Tolerance};
 use crate::confine::Confined;
 use crate::protocol::message::{
@@ -125,6 +125,12 @@ pub enum LinkRequest {
     /// Run pieces of parts, one after the other, with sessions of their own; the page of counters tells which it is. Answered
     /// by `RanPieces`.
     RunPieces(Pieces),
+    /// End a call that nobody waits for, over a lane or of `Run`, between two of its nodes; one that does not run is left
+    /// alone. Answered by `Done`, which does not wait for it.
+    Cancel {
+        /// As in its record.
+        call: CallId,
+    },
     /// The client is gone: end its calls, forget its segments, lanes and handles; sessions stay. Answered by `Done`.
     Reset,
     /// End the process. Not answered.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 
-use crate::base::ids::{ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId, ValueName};
+use crate::base::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId, ValueName};
 use crate::tensor::{CallRecord, DType, TensorRef};
 
 use super::message::{DeviceSegmentSpec, FrozenInput, LaneEventsSpec, PartSpec, Prepared, SlotSpec, WireError};
@@ -487,6 +487,8 @@ pub enum Request {
     },
     /// Forget graphs and parts.
     Release(Release),
+    /// End a call that nobody waits for.
+    CancelCall(CallId),
     /// Ask for the daemon's state.
     GetStatus,
     /// Ask the daemon to end.
@@ -522,6 +524,7 @@ impl Request {
             Request::GetPlan(_) => "GetPlan",
             Request::PutPlan { .. } => "PutPlan",
             Request::Release(_) => "Release",
+            Request::CancelCall(_) => "CancelCall",
             Request::GetStatus => "GetStatus",
             Request::Stop { .. } => "Stop",
         }

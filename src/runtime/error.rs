@@ -171,8 +171,8 @@ pub enum RuntimeError {
         /// Its name in the model.
         output: String,
     },
-    /// The client of the call is gone.
-    #[error("run ended: its client is gone")]
+    /// The client of the call is gone, or does not wait for it any more.
+    #[error("run ended: its client is gone, or waits no more")]
     Stopped,
 }
 

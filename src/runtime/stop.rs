@@ -1,7 +1,7 @@
-//! Ending the calls of a client that is gone.
+//! Ending the calls of a client that is gone, or one that nobody waits for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use crate::base::sync::lock;
 
@@ -11,7 +11,7 @@ pub trait Terminate: Send + Sync {
     fn terminate(&self);
 }
 
-/// Ends every call bound under it. One a lease; never reset.
+/// Ends every call bound under it. One a lease, and under that one a call; never reset.
 #[derive(Default)]
 pub struct StopToken {
     stopped: AtomicBool,
@@ -19,6 +19,14 @@ pub struct StopToken {
 }
 
 impl StopToken {
+    /// One that ends with `parent`, or alone.
+    pub fn under(parent: &Self) -> Arc<Self> {
+        let own = Arc::new(Self::default());
+        let weak: Weak<Self> = Arc::downgrade(&own);
+        parent.register(weak);
+        own
+    }
+
     /// Ends the calls. Returns at once; a run looks between two nodes.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
@@ -48,5 +56,11 @@ impl StopToken {
         if self.is_stopped() {
             calls.iter().filter_map(Weak::upgrade).for_each(|call| call.terminate());
         }
+    }
+}
+
+impl Terminate for StopToken {
+    fn terminate(&self) {
+        self.stop();
     }
 }

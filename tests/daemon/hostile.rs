@@ -97,6 +97,7 @@ fn requests(folder: &std::path::Path) -> Vec<Request> {
             umask: None,
             answered: Vec::new(),
         }),
+        Request::CancelCall(CallId(u64::MAX)),
         Request::CloseDump,
         Request::FlushDump,
         Request::RunObserved(Box::new(observed)),

@@ -426,6 +426,39 @@ fn reset_ends_running_calls_and_the_next_client_finds_warm_sessions() {
 }
 
 #[test]
+fn a_call_that_nobody_waits_for_is_ended_and_the_next_one_runs() {
+    let mut executor = Executor::ready();
+    let (handle, soon) = (executor.prepare(&slow(2000)).unwrap().handle, executor.prepare(&slow(1)).unwrap().handle);
+    let tensor = || executor.memory.alloc(DType::F32, &[1024, 1024]);
+    let call = |id, handle| CallRecord { call: CallId(id), ..record(handle, vec![tensor()], vec![tensor()]) };
+    let (on_lane, on_link, after) = (call(7, handle), call(8, handle), call(9, soon));
+    let lanes = Arc::clone(&executor.lanes);
+    let client = std::thread::spawn(move || lanes.client(0).unwrap().call(&on_lane, || false).unwrap().unwrap());
+    let lanes = Arc::clone(&executor.lanes);
+    wait_for("the call to run", || !lanes.running().is_empty());
+    assert_eq!(executor.ask(LinkRequest::Cancel { call: CallId(6) }), Ok(LinkReply::Done));
+    assert!(!lanes.running().is_empty(), "another call was ended");
+    assert_eq!(executor.ask(LinkRequest::Cancel { call: CallId(7) }), Ok(LinkReply::Done));
+    let ended = client.join().unwrap().unwrap_err();
+    assert!(ended.code == ErrorCode::RunFailed.code() && ended.message.contains("waits no more"), "{ended:?}");
+
+    let observed = executor.send(run(on_link), None);
+    // Its thread may not have begun.
+    let error = loop {
+        let cancel = executor.send(LinkRequest::Cancel { call: CallId(8) }, None);
+        let reply = executor.receiver.recv().unwrap().expect("the executor lives");
+        match reply.body {
+            LinkReply::Failed(error) if reply.id == observed => break error,
+            LinkReply::Done => {}
+            other => panic!("{other:?} to {cancel}"),
+        }
+    };
+    assert_eq!(error.code, ErrorCode::RunFailed);
+    executor.call(&after).unwrap();
+    assert_eq!(executor.counters.get(Counter::Errors), 2);
+}
+
+#[test]
 fn a_killed_executor_leaves_the_record_of_what_it_was_running() {
     let mut executor = Executor::ready();
     let handle = executor.prepare(&add()).unwrap().handle;

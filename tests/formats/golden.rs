@@ -265,6 +265,7 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
             7,
             Request::FinishNodes(FinishNodes { through: Some(DType::F16), ..finish_nodes() }),
         ),
+        ("cancel_call_request.bin", 10, Request::CancelCall(CallId(7))),
         (
             "release_request.bin",
             8,

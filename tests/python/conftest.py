@@ -182,6 +182,18 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
 
 
 @pytest.fixture
+def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """While this file exists executors wait before they enter the runtime."""
+    path = tmp_path / "hold"
+    monkeypatch.setenv("RUST_ORT_TEST_HOLD", str(path))
+    return path
+
+
+def held(hold: Path) -> bool:
+    return Path(f"{hold}.held").exists()
+
+
+@pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     """In the daemon's place: runs models in this process. Nothing compiled before is left."""
     torch._dynamo.reset()

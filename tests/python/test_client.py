@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from conftest import Daemon, alive, wait_until
+from conftest import Daemon, alive, held, wait_until
 from onnx import TensorProto, helper
 
 from rust_ort.call.client import Client
@@ -335,18 +335,6 @@ def test_an_executor_killed_between_other_requests_is_replaced(daemon: Daemon) -
         wait_until(lambda pid=pid: not alive(pid), "the executor's end")  # type: ignore[misc]
         time.sleep(0.05)
         assert request()
-
-
-@pytest.fixture
-def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """While this file exists executors wait before they enter the runtime."""
-    path = tmp_path / "hold"
-    monkeypatch.setenv("RUST_ORT_TEST_HOLD", str(path))
-    return path
-
-
-def held(hold: Path) -> bool:
-    return Path(f"{hold}.held").exists()
 
 
 def test_an_executor_killed_in_a_call_is_an_error_and_the_next_call_works(daemon: Daemon, hold: Path) -> None:

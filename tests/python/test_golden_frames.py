@@ -316,6 +316,12 @@ def finish_nodes() -> Any:
     return request
 
 
+def cancel_call() -> Any:
+    request_ = wire.Request(request_id=10)
+    request_.cancel_call.call_id = 7
+    return request_
+
+
 REQUESTS = [
     ("hello_request.bin", hello()),
     ("hello_surroundings_request.bin", hello_surroundings()),
@@ -350,6 +356,7 @@ REQUESTS = [
     ("finish_nodes_request.bin", finish_nodes()),
     ("finish_nodes_through_request.bin", finish_nodes_through()),
     ("release_request.bin", release()),
+    ("cancel_call_request.bin", cancel_call()),
 ]
 
 

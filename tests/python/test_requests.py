@@ -1,5 +1,6 @@
 """Requests of several threads side by side, and clients that die inside one."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -13,11 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import WATCHDOG_S, Daemon, wait_until
+from conftest import WATCHDOG_S, Daemon, held, wait_until
 from test_client import add, binary_model, out, part
 
 from rust_ort.call.part import Part
 from rust_ort.errors import DaemonLost
+from rust_ort.link import waiting
 from rust_ort.link.pool import default_threads
 from rust_ort.link.specs import CustomOpLibrary, GraphSpec, PartSpec
 from rust_ort.memory import process
@@ -191,3 +193,64 @@ def test_a_client_killed_in_an_observed_call_frees_everything_at_once(
 
 def status_of(daemon: Daemon, pid: int) -> list[Any]:
     return [client for client in daemon.client().status()["clients"] if client["pid"] == pid]
+
+
+@pytest.mark.parametrize("observed", [False, True])
+def test_an_interrupted_call_is_ended_and_its_executor_takes_the_next(
+    daemon: Daemon, hold: Path, observed: bool
+) -> None:
+    run = part(daemon.client(), daemon, binary_model("Add", (3,)), [out((3,))])
+    x = torch.ones(3)
+    run([x, x])
+    connection, before = daemon.client()._connection, daemon.client().status()["counters"]
+    assert connection is not None
+    hold.touch()
+
+    def interrupt() -> None:
+        wait_until(lambda: held(hold), "the call in the executor")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        run.observed([x, x], step=0, dump=False, references=None) if observed else run([x, x])
+    thread.join()
+    daemon.client().status()  # answered after the request that ends the call
+    hold.unlink()
+    wait_until(lambda: connection.lives() and connection.in_flight() == [], "the end of the call")
+    after = daemon.client().status()["counters"]
+    assert (after["errors"] - before["errors"], after["runs"] - before["runs"]) == (1, 0), "it ran to its end"
+    assert run([x, x])[0].tolist() == [2.0] * 3
+    assert daemon.client()._connection is connection
+
+
+@pytest.mark.parametrize("observed", [False, True])
+def test_a_long_wait_says_whom_it_is_for(
+    daemon: Daemon, hold: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, observed: bool
+) -> None:
+    run = part(daemon.client(), daemon, binary_model("Add", (3,)), [out((3,))])
+    x = torch.ones(3)
+    run([x, x])
+    connection = daemon.client()._connection
+    assert connection is not None
+    monkeypatch.setattr(waiting, "TOLD_AFTER_S", (0.2, 0.4))
+    monkeypatch.setattr(waiting, "TOLD_EACH_S", 0.2)
+    whom = f"graph 0_0-inference: no answer from executor {connection.executor_pid} of daemon {connection.daemon_pid}"
+
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.getMessage().startswith(whom)]
+
+    hold.touch()
+    call = (lambda: run.observed([x, x], step=0, dump=False, references=None)) if observed else (lambda: run([x, x]))
+    thread = threading.Thread(target=call, daemon=True)
+    with caplog.at_level(logging.WARNING, "rust_ort"):
+        thread.start()
+        try:
+            wait_until(lambda: len(told()) >= 4, "what is told again and again")
+        finally:
+            hold.unlink()
+            thread.join(WATCHDOG_S)
+        assert not thread.is_alive()
+        caplog.clear()
+        call()
+        assert told() == []

@@ -22,6 +22,7 @@ from rust_ort.link.connection import Connection
 from rust_ort.link.device_order import BLOCKING, DeviceQueue, Failure, late_text
 from rust_ort.link.link import Link
 from rust_ort.link.specs import BY_DTYPE, PartSpec, Policy, Verdict, providers, verdicts_from
+from rust_ort.link.waiting import Waiting
 from rust_ort.memory import device, process
 from rust_ort.memory.arena import Arena
 from rust_ort.options import Options
@@ -307,7 +308,7 @@ class Part:
                     events = connection.events(lane, ordinal)
                     on_stream(events.record, stream)
                 try:
-                    lane.write(call, next(_call_ids), handle, eager_nodes)
+                    lane.write(call, call_id := next(_call_ids), handle, eager_nodes)
                 except ValueError as error:
                     raise ClientError(str(error), graph=self.spec.graph.name) from None
             except BaseException:
@@ -316,7 +317,7 @@ class Part:
         except (ExecutorLost, DaemonLost) as error:
             raise _NotBegun(error) from None
         try:
-            failure = lane.run(call, connection)
+            failure = lane.run(call, Waiting(connection, f"graph {self.spec.graph.name}"))
         except BaseException as error:
             # An answer comes before the work on a device is done: what comes on its stream is to come behind that.
             answers = not isinstance(error, ExecutorLost | DaemonLost)
@@ -326,6 +327,7 @@ class Part:
                 if not lane.running():
                     raise _NotBegun(error) from None
                 raise connection.error(self.spec.graph.name) from None
+            connection.cancel(call_id)
             raise
         try:
             if failure is None and events is not None:
@@ -426,7 +428,7 @@ class Part:
                         self._tell_late(connection, *failed)
                 shown(connection, plan.device)
                 with self._profiled():
-                    answer = connection.ask(request, keep=held)
+                    answer = connection.ask(request, keep=held, about=f"graph {self.spec.graph.name}")
             except (ExecutorLost, DaemonLost) as lost:
                 connection.hold(held)
                 raise connection.loss(lost, self.spec.graph.name) from None

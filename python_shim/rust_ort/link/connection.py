@@ -25,6 +25,7 @@ from rust_ort.link.device_order import DeviceOrder, DeviceQueue, events_wanted
 from rust_ort.link.lanes import Lane, LaneMemory, Lanes
 from rust_ort.link.pool import allow_spinning, cuda_folders, libtorch, threads
 from rust_ort.link.specs import DumpSpec
+from rust_ort.link.waiting import Waiting
 from rust_ort.memory import process
 from rust_ort.memory.device import DeviceMemory
 from rust_ort.memory.segment import Segment
@@ -65,11 +66,13 @@ class Connection:
         """Unlike any other connection's of this process."""
         self._make_locks()
         self._awaited: dict[int, Any] = {}  # request -> its reply, None as long as there is none
+        self._waits: dict[int, Waiting] = {}
         self._chunks: deque[bytes] = deque()  # received, and not yet taken apart
         self._wanted = wire.HEADER.size
         self._ids = itertools.count(1)
         self._kept: dict[int, object] = {}  # request -> what an interrupted one may still read and write
         self._pidfd = -1
+        self.daemon_pid = self.executor_pid = 0
         self._sees_pids = True
         """The daemon's and its executors' are those that this process sees."""
         self._socket = daemon.connect(path)
@@ -126,8 +129,9 @@ class Connection:
             )
         _tell_of_other_version(str(welcome.daemon_version), self.daemon_pid)
 
-    def ask(self, request: Any, *, fd: int | None = None, keep: object = None) -> Any:
-        """The answer's message. keep: what must live until the answer is here. Errors: the daemon's, DaemonLost.
+    def ask(self, request: Any, *, fd: int | None = None, keep: object = None, about: str = "") -> Any:
+        """The answer's message. keep: what must live until the answer is here. about: what a long wait is for, the
+        request unless told otherwise. Errors: the daemon's, DaemonLost.
 
         Several threads may ask at once: the daemon answers what is quick, such as a new segment, while it still works
         on another thread's session.
@@ -135,6 +139,7 @@ class Connection:
         number = next(self._ids)
         request.request_id = number
         self._awaited[number] = None
+        self._waits[number] = Waiting(self, about or str(request.WhichOneof("body")))
         reply = None
         try:
             frame = wire.encode_frame(wire.REQUEST, request.SerializeToString())
@@ -143,8 +148,11 @@ class Connection:
                 reply = self._await(number)
             except BaseException:
                 self._kept[number] = keep
+                if request.HasField("run_observed"):
+                    self.cancel(request.run_observed.call.call_id)
                 raise
         finally:
+            self._waits.pop(number, None)
             with self._lock:
                 self._stop_reading()
                 came = self._awaited.pop(number, None)
@@ -158,6 +166,20 @@ class Connection:
                 self.dead = self.dead or error
             raise error
         return getattr(reply, reply.WhichOneof("body"))
+
+    def cancel(self, call_id: int) -> None:
+        """Has the executor end a call that nobody waits for, at its next node; waits for nothing."""
+        if self.dead is not None:
+            return
+        request = wire.Request(request_id=next(self._ids))
+        request.cancel_call.call_id = call_id
+        with contextlib.suppress(RustOrtError):
+            self._send(wire.encode_frame(wire.REQUEST, request.SerializeToString()), None)
+
+    def whom(self) -> str:
+        """Who answers, in words."""
+        executor = f"executor {self.executor_pid} of " if self.executor_pid else ""
+        return f"{executor}daemon {self.daemon_pid}"
 
     def _send(self, frame: bytes, fd: int | None) -> None:
         with self._sending:
@@ -178,11 +200,14 @@ class Connection:
                 raise
 
     def _await(self, number: int) -> Any:
+        waiting = self._waits[number]
         while True:
+            waiting.tell()
             try:
                 with self._lock:
                     while (reply := self._awaited[number]) is None and self._may_wait() and self._another_reads():
                         self._changed.wait(INTERRUPTED_READER_S)
+                        waiting.tell()
                     if reply is not None:
                         return reply
                     if not self._may_wait():
@@ -190,7 +215,7 @@ class Connection:
                     self._claim()
                 with self._reading:
                     self._take_frames()  # what an interrupted reader left
-                    if self._awaited[number] is None and self._may_wait():
+                    if self._awaited[number] is None and self._may_wait() and self._readable(waiting.left_s()):
                         self._read()
             finally:
                 self._stop_reading()
@@ -209,6 +234,14 @@ class Connection:
     def _may_wait(self) -> bool:
         """Replies may still come: those of a lost executor do."""
         return self.dead is None or isinstance(self.dead, ExecutorLost)
+
+    def _readable(self, wait_s: float) -> bool:
+        """Whether something came within so many seconds; at once where the socket itself has a limit."""
+        if self._socket.gettimeout() is not None:
+            return True
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(1000 * wait_s + 1))
 
     def _read(self, flags: int = 0) -> None:
         """Reads once, for all who wait; this thread holds `_reading`. Errors: BlockingIOError, TimeoutError."""

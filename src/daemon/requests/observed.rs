@@ -4,13 +4,22 @@ use std::collections::BTreeSet;
 
 use super::on_device::{OnDevice, lie_on_device, run_on};
 use super::state::{Answer, Dumping, Leased};
+use crate::base::ids::CallId;
 use crate::compare::{Policy, TensorVerdict, Verdict};
 use crate::daemon::client::{Part, Unsettled};
 use crate::daemon::status::StepRecord;
 use crate::daemon::verdicts::{self, policy};
+use crate::link::message::LinkRequest;
 use crate::observe::call::{DumpAt, ObservedCall};
 use crate::protocol::control::{NodesOf, Observed, Reply, RunObserved};
 use crate::protocol::message::{ValueSpec, WireError};
+
+/// Has the executor end a call that nobody waits for, over a lane or observed.
+pub fn cancel(leased: &Leased<'_>, call: CallId) -> Answer {
+    let Leased { at, executor } = leased;
+    at.ask_quickly(executor, (at.asked, &LinkRequest::Cancel { call }), None)?;
+    Ok(Reply::Done)
+}
 
 /// Runs a call; its inputs are written down before it, its outputs judged and written down after.
 pub fn run_observed(leased: &Leased<'_>, run: &RunObserved) -> Answer {

@@ -72,6 +72,7 @@ fn request_to_proto(request: &Request) -> proto::request::Body {
             environment: lease.environment.clone().map(|variables| proto::Environment { variables }),
             library_folders: lease.library_folders.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
         }),
+        Request::CancelCall(call) => Body::CancelCall(proto::CancelCall { call_id: call.0 }),
         Request::OpenLane(lane) => Body::OpenLane(proto::OpenLane { lane: *lane }),
         Request::OpenLaneEvents(spec) => Body::OpenLaneEvents(proto::OpenLaneEvents {
             lane: spec.lane,

@@ -74,6 +74,7 @@ pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
             niceness: lease.niceness.map(niceness).transpose()?,
             environment: lease.environment.map(environment).transpose()?,
         }),
+        Body::CancelCall(cancel) => Request::CancelCall(CallId(cancel.call_id)),
         Body::OpenLane(open) => Request::OpenLane(open.lane),
         Body::OpenLaneEvents(open) => Request::OpenLaneEvents(LaneEventsSpec {
             lane: open.lane,
