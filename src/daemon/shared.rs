@@ -95,7 +95,6 @@ pub struct Daemon {
     pub(super) clients: Arc<Clients>,
     pub(super) dumps: Dumps,
     pub(super) places: Arc<Places>,
-    pub(super) graphs: Mutex<BTreeSet<GraphId>>,
     pub(super) last_steps: LastSteps,
     next_client: AtomicU64,
     pub(super) exports: AtomicU64,
@@ -140,7 +139,6 @@ impl Daemon {
             clients,
             dumps: Dumps::default(),
             places: Places::new(),
-            graphs: Mutex::default(),
             last_steps: LastSteps::default(),
             next_client: AtomicU64::new(1),
             exports: AtomicU64::new(0),
@@ -167,13 +165,16 @@ impl Daemon {
         let _ = (&self.wake).write(&[0]);
     }
 
-    /// Notes a graph; whether it was known.
-    pub(super) fn saw_graph(&self, graph: GraphId) -> bool {
-        !lock(&self.graphs).insert(graph)
+    /// Whether a client has this graph.
+    pub(super) fn has_graph(&self, graph: GraphId) -> bool {
+        self.clients().iter().any(|client| client.state().graphs.contains_key(&graph))
     }
 
+    /// Graphs that clients have, each counted once: nothing stays of one that nobody has.
     pub(super) fn n_graphs(&self) -> usize {
-        lock(&self.graphs).len()
+        let mut graphs = BTreeSet::new();
+        self.clients().iter().for_each(|client| graphs.extend(client.state().graphs.keys().copied()));
+        graphs.len()
     }
 
     pub(super) fn count_export(&self) {

@@ -628,7 +628,7 @@ pub enum Reply {
     Leased(Leased),
     /// To `RegisterGraph`.
     Registered {
-        /// The daemon has seen this graph before.
+        /// A client has this graph already.
         known: bool,
     },
     /// To `PreparePart`.

@@ -293,6 +293,25 @@ fn a_graph_whose_texts_cannot_be_dumped_is_not_registered() {
     client.register();
 }
 
+#[test]
+fn nothing_stays_of_a_graph_that_nobody_has() {
+    let home = Home::new();
+    let (mut one, mut other) = (Client::connect(&home), Client::connect(&home));
+    let graphs = || home.status()["graphs"].as_u64().unwrap();
+    let named = |n: u8| Request::RegisterGraph(Box::new(numbered(n).0));
+    for n in 1..=40 {
+        assert_eq!(one.peer.ask(&named(n)).unwrap(), Reply::Registered { known: false });
+    }
+    assert_eq!(other.peer.ask(&named(40)).unwrap(), Reply::Registered { known: true });
+    assert_eq!(graphs(), 40);
+    let all: Vec<_> = (1..=40).map(|n| numbered(n).0.graph).collect();
+    release(&mut one, &[], &all).unwrap();
+    assert_eq!(graphs(), 1);
+    drop(other);
+    wait_for("the client to have left", || (graphs() == 0).then_some(()));
+    assert_eq!(one.peer.ask(&named(40)).unwrap(), Reply::Registered { known: false });
+}
+
 fn release(client: &mut Client, handles: &[PartHandle], graphs: &[GraphId]) -> Result<Reply, PeerError> {
     client.peer.ask(&Request::Release(Release { handles: handles.to_vec(), graphs: graphs.to_vec() }))
 }

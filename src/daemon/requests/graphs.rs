@@ -7,6 +7,7 @@ use crate::protocol::control::{RegisterGraph, Reply};
 /// Makes a graph known; one that is dumped is written down.
 pub fn register(at: &Connected<'_>, mut graph: RegisterGraph) -> Answer {
     let id = graph.graph;
+    let known = at.daemon.has_graph(id);
     // One that came twice has room for the longer one.
     let RegisterGraph { name, dynamo_text, joint_text, fx_text, parts_json, .. } = &mut graph;
     [name, dynamo_text, joint_text, fx_text, parts_json].into_iter().for_each(String::shrink_to_fit);
@@ -23,7 +24,6 @@ pub fn register(at: &Connected<'_>, mut graph: RegisterGraph) -> Answer {
             }
         })?;
     }
-    let known = at.daemon.saw_graph(id);
     Ok(Reply::Registered { known })
 }
 
