@@ -22,12 +22,14 @@ def dump(
     folder: str | os.PathLike[str] = "dumps",
     clean: bool = False,
     calls: str = "first",
+    durable: bool | None = None,
     options: dict[str, Any] | Options | None = None,
 ) -> Iterator[Path]:
     """Dumps every graph compiled or run inside to `<folder>/<run>`; yields that path.
 
     run: name of the folder that is made in `folder`. clean: remove an earlier dump of that name first. calls: of each
-    graph, dump the tensors of its "first" call, of "all", or "none". options: for the daemon's socket.
+    graph, dump the tensors of its "first" call, of "all", or "none". durable: what an answered call has dumped outlives
+    a power cut, at the cost of syncing every file; None: as the option says. options: for the daemon's socket.
 
     On exit everything is on disk, or a RuntimeWarning names what is not. A forked child runs on and dumps nothing,
     unless it opens a dump itself.
@@ -39,7 +41,10 @@ def dump(
     arguments.checked_flag("dump", "clean", clean)
     arguments.checked_choice("dump", "calls", calls, ("first", "all", "none"))
     opened = arguments.parsed_options("dump", options)
-    session = DumpSession(folder=path, run=run, clean=clean, calls=calls, run_json=run_json())
+    if durable is None:
+        durable = opened.durable
+    arguments.checked_flag("dump", "durable", durable)
+    session = DumpSession(folder=path, run=run, clean=clean, calls=calls, run_json=run_json(durable=durable))
     begin(session, opened)
     try:
         yield session.path

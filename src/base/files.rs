@@ -38,6 +38,42 @@ pub enum Mode {
     Exactly(u32),
 }
 
+/// How a file is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Making {
+    mode: Mode,
+    durable: bool,
+}
+
+impl Mode {
+    /// With these permissions; durable: what is made outlives a power cut, too, once it is told of.
+    pub fn durable(self, durable: bool) -> Making {
+        Making { mode: self, durable }
+    }
+}
+
+impl From<Mode> for Making {
+    fn from(mode: Mode) -> Self {
+        mode.durable(false)
+    }
+}
+
+impl From<u32> for Making {
+    fn from(bits: u32) -> Self {
+        Mode::from(bits).into()
+    }
+}
+
+/// Returns when a file's content, or the names in a folder, would outlive a power cut. Errors: the file system's.
+pub fn sync(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// The folder that a path is in.
+pub fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 impl From<u32> for Mode {
     fn from(bits: u32) -> Self {
         Self::UnderUmask(bits)
@@ -56,6 +92,17 @@ impl Umask {
     /// Permissions of a file that would have these.
     pub fn of_file(self, bits: u32) -> Mode {
         self.0.map_or(Mode::UnderUmask(bits), |taken| Mode::Exactly(bits & !taken))
+    }
+
+    /// As [`Umask::create_folders`]; durable: they outlive a power cut, too.
+    pub fn create_lasting_folders(self, path: &Path, durable: bool) -> io::Result<()> {
+        if !durable {
+            return self.create_folders(path);
+        }
+        let n_missing =
+            path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()).count();
+        self.create_folders(path)?;
+        path.ancestors().take(n_missing).try_for_each(|made| sync(folder_of(made)))
     }
 
     /// Makes a folder and those above it that are missing. Errors: the file system's.
@@ -89,9 +136,10 @@ fn give(folder: &Path, bits: u32) -> io::Result<()> {
 }
 
 /// Write a file whole or not at all: a temporary file beside it, then a rename. A kill leaves at most a temporary file,
-/// whose name starts with [`TEMPORARY_PREFIX`]; an error leaves none. Not synced: it outlives the process, not a power cut.
-pub fn write_whole(path: &Path, mode: impl Into<Mode>, pieces: &[&[u8]]) -> io::Result<()> {
-    write_whole_as(path, mode, |file| {
+/// whose name starts with [`TEMPORARY_PREFIX`]; an error leaves none. It outlives the process, and a power cut where it is
+/// made durable: content first, then the rename, then the folder.
+pub fn write_whole(path: &Path, making: impl Into<Making>, pieces: &[&[u8]]) -> io::Result<()> {
+    write_whole_as(path, making, |file| {
         pieces.iter().try_for_each(|piece| file.write_all(piece))?;
         Ok((path.to_owned(), ()))
     })
@@ -101,12 +149,12 @@ pub fn write_whole(path: &Path, mode: impl Into<Mode>, pieces: &[&[u8]]) -> io::
 /// whatever else is to be known.
 pub fn write_whole_as<T>(
     beside: &Path,
-    mode: impl Into<Mode>,
+    making: impl Into<Making>,
     write: impl FnOnce(&mut File) -> io::Result<(PathBuf, T)>,
 ) -> io::Result<T> {
     let name = beside.with_file_name(temporary_name()?);
     // Not a NamedTempFile, whose errors tell the name. Created first: what is there already is another writer's.
-    let mode = mode.into();
+    let Making { mode, durable } = making.into();
     let (Mode::UnderUmask(bits) | Mode::Exactly(bits)) = mode;
     let mut file = File::options().write(true).create_new(true).mode(bits).open(&name)?;
     let temporary = TempPath::try_from_path(name)?;
@@ -116,7 +164,15 @@ pub fn write_whole_as<T>(
     // A file system without locks leaves its age to tell of a writer.
     let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
     let (path, known) = write(&mut file)?;
-    temporary.persist(path)?;
+    if durable {
+        file.sync_all()?;
+    }
+    // Not `persist`, which asks the kernel past the C library: tests of power cuts look there.
+    fs::rename(&temporary, path)?;
+    let _gone = temporary.keep();
+    if durable {
+        sync(folder_of(beside))?;
+    }
     Ok(known)
 }
 

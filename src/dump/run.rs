@@ -23,7 +23,7 @@ use super::retention::{Removed, remove_run, unreferenced};
 use super::store::{Store, remove_if_there};
 use super::values::{EagerValues, OpenValues, ValuesFolder, remove_values};
 use super::writer::{FILE_MODE, FlushReport, GONE, Job, Queue, Shared, StepState};
-use crate::base::files::{Umask, random_name, write_whole};
+use crate::base::files::{Umask, random_name, sync, write_whole};
 use crate::base::ids::{GraphId, StepId, ValueName};
 use crate::base::sync::lock;
 use crate::compare::{Policy, TensorVerdict};
@@ -48,13 +48,19 @@ pub struct RunSpec {
     /// Which calls.
     pub calls: CallsToDump,
     /// Versions, devices, process, start: a JSON object. Who opens a dump that is open with the same says so of the same
-    /// dump, over another connection.
+    /// dump, over another connection. With `"durable": true` what is answered or told as written outlives a power cut.
     pub run_json: String,
     /// What is taken from permissions of its files: the client's umask.
     pub umask: Umask,
 }
 
 impl RunSpec {
+    /// Whether run.json says so.
+    fn is_durable(&self) -> bool {
+        let facts: Option<Value> = serde_json::from_str(&self.run_json).ok();
+        facts.and_then(|facts| facts.get("durable")?.as_bool()).unwrap_or(false)
+    }
+
     /// `<folder>/<run>`, absolute. Errors: [`DumpError::Io`].
     pub fn path(&self) -> Result<PathBuf, DumpError> {
         let folder = std::path::absolute(&self.folder).map_err(DumpError::io(&self.folder, "find"))?;
@@ -149,7 +155,8 @@ impl Run {
                 unreferenced(&tensors, &mut Removed::default())?;
             }
         }
-        spec.umask.create_folders(&folder).map_err(DumpError::io(&folder, "create"))?;
+        let durable = spec.is_durable();
+        spec.umask.create_lasting_folders(&folder, durable).map_err(DumpError::io(&folder, "create"))?;
         let held = hold(&folder)?;
         check_ours(&folder, true)?;
         let run_file = folder.join(layout::RUN_FILE);
@@ -157,13 +164,14 @@ impl Run {
             layout::run_id(&folder).map_or_else(random_name, Ok).map_err(DumpError::io(&run_file, "draw an id for"))?;
         let facts = [schema(RUN_SCHEMA), (layout::RUN_ID_KEY, Value::from(id.as_str()))];
         let content = layout::with_facts(layout::RUN_FILE, &spec.run_json, &facts)?;
-        write_whole(&run_file, spec.umask.of_file(FILE_MODE), &[&content])
+        write_whole(&run_file, spec.umask.of_file(FILE_MODE).durable(durable), &[&content])
             .map_err(DumpError::io(&run_file, "write"))?;
 
         let shared = Arc::new(Shared {
             queue: Queue::new(QUEUE_BYTES),
-            store: Store::new(parent.join(TENSORS_FOLDER), spec.umask),
+            store: Store::new(parent.join(TENSORS_FOLDER), spec.umask, durable),
             umask: spec.umask,
+            durable,
             report: Mutex::default(),
             listing: Mutex::default(),
         });
@@ -291,8 +299,8 @@ impl Run {
         };
         let folder = part_folder.join(layout::step_folder(step.0));
         let state = StepState { folder, part_folder, manifest: Mutex::new(manifest) };
-        let emptied = empty_step(&state, step.0, self.shared.umask)
-            .and_then(|()| self.values.remove_old(&state.part_folder, step));
+        let emptied =
+            empty_step(&state, step.0, &self.shared).and_then(|()| self.values.remove_old(&state.part_folder, step));
         if let Err(error) = emptied {
             self.shared.lose_of(&state, format!("{}: {error}", state.folder.display()));
         }
@@ -362,7 +370,7 @@ impl Run {
     pub fn begin_values(&self, graph: &str, part: u32, step: StepId) -> Result<ValuesFolder, DumpError> {
         let part_folder = self.part_folder(graph, part)?;
         let values = ValuesFolder::new(&self.id, &part_folder, (graph, part, step));
-        let made = remove_values(&part_folder, step.0).and_then(|()| self.shared.umask.create_folders(values.path()));
+        let made = remove_values(&part_folder, step.0).and_then(|()| self.shared.make(values.path()));
         if let Err(error) = made {
             self.shared.lose_value(&values, format!("{}: {error}", values.path().display()));
         }
@@ -380,9 +388,14 @@ impl Run {
         self.shared.hand_over(Job::Values(folder));
     }
 
-    /// Nothing more comes for this data set: its manifest is written after everything handed over for it.
+    /// Nothing more comes for this data set: its manifest is written after everything handed over for it. Of a durable dump
+    /// that is done on return.
     pub fn finish(&self, step: &StepFolder) {
         self.shared.hand_over(Job::Finish { step: Arc::clone(&step.0) });
+        if self.shared.durable {
+            // Whoever asked is answered next.
+            self.wait();
+        }
     }
 
     /// Drops `kept` when everything handed over so far is on disk or lost: what counts its bytes, say.
@@ -441,7 +454,7 @@ impl Run {
     fn tell_incomplete(&self, left: &[PathBuf]) {
         let missing = left.iter().map(|path| path.strip_prefix(&self.folder).unwrap_or(path).to_owned()).collect();
         let json = layout::to_json(&Incomplete::new(missing));
-        let (path, mode) = (self.folder.join(layout::INCOMPLETE_FILE), self.shared.umask.of_file(FILE_MODE));
+        let (path, mode) = (self.folder.join(layout::INCOMPLETE_FILE), self.shared.making());
         let (done, waiting) = mpsc::channel();
         let write = move || drop(done.send(write_whole(&path, mode, &[&json])));
         let started = std::thread::Builder::new().name("dump-incomplete".to_owned()).spawn(write);
@@ -460,7 +473,7 @@ impl Run {
     }
 
     fn make(&self, folder: &Path) -> bool {
-        let made = self.shared.umask.create_folders(folder);
+        let made = self.shared.make(folder);
         if let Err(error) = &made {
             self.shared.lose(format!("{}: {error}", folder.display()));
         }
@@ -478,9 +491,12 @@ impl Drop for Run {
 }
 
 /// An empty folder for the data set; a manifest goes first, so that the rest does not read as whole.
-fn empty_step(state: &StepState, step: u64, umask: Umask) -> io::Result<()> {
-    umask.create_folders(&state.folder)?;
+fn empty_step(state: &StepState, step: u64, shared: &Shared) -> io::Result<()> {
+    shared.make(&state.folder)?;
     remove_if_there(&state.folder.join(layout::MANIFEST_FILE))?;
+    if shared.durable {
+        sync(&state.folder)?;
+    }
     remove_if_there(&state.part_folder.join(layout::comparison_file(step)))?;
     remove_nodes(&state.part_folder, step)?;
     for role in Role::ALL {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::message::{Blocks, Content, Copied, Message};
-use crate::base::files::{Umask, open_regular, write_whole_as};
+use crate::base::files::{Umask, folder_of, open_regular, sync, write_whole_as};
 use crate::base::sync::lock;
 use crate::tensor::SharedTensor;
 
@@ -31,6 +31,8 @@ const MAX_SEEN: usize = 1 << 16;
 pub(super) struct Store {
     folder: PathBuf,
     umask: Umask,
+    /// What is put outlives a power cut.
+    durable: bool,
     /// False once the file system refused a link: from then on each file is written in its place.
     links: AtomicBool,
     /// Files whose content has the hash of their name.
@@ -64,8 +66,8 @@ impl Identity {
 }
 
 impl Store {
-    pub(super) fn new(folder: PathBuf, umask: Umask) -> Self {
-        Self { folder, umask, links: AtomicBool::new(true), seen: Mutex::default(), memory: Arc::default() }
+    pub(super) fn new(folder: PathBuf, umask: Umask, durable: bool) -> Self {
+        Self { folder, umask, durable, links: AtomicBool::new(true), seen: Mutex::default(), memory: Arc::default() }
     }
 
     /// A private copy.
@@ -84,7 +86,14 @@ impl Store {
             }
             let blob = blob_path(&self.folder, &hash.to_hex());
             match fs::hard_link(&blob, path) {
-                Ok(()) if self.holds(path, hash) => return Ok(Stored { hash: hash.to_hex().to_string(), written }),
+                Ok(()) if self.holds(path, hash) => {
+                    if self.durable {
+                        // Another run may have written it, and never synced it.
+                        sync(path)?;
+                        sync(folder_of(path))?;
+                    }
+                    return Ok(Stored { hash: hash.to_hex().to_string(), written });
+                }
                 // Changed by something other than us: a lost disk, a copy that failed.
                 Ok(()) => {
                     tracing::warn!(blob = %blob.display(), "dump: not the content of its name; written again");
@@ -107,7 +116,7 @@ impl Store {
                 },
             }
         }
-        let hash = write_whole_as(path, self.umask.of_file(SHARED_MODE), |file| {
+        let hash = write_whole_as(path, self.umask.of_file(SHARED_MODE).durable(self.durable), |file| {
             Ok((path.to_owned(), content.write(&self.memory, file, hash)?))
         })?;
         Ok(Stored { hash: hash.to_hex().to_string(), written: written + content.n_bytes() as u64 })
@@ -115,8 +124,9 @@ impl Store {
 
     /// Writes a file under the hash of what is in it, which the tensor may no longer have.
     fn write_blob(&self, content: &Content<'_>, hash: blake3::Hash) -> io::Result<blake3::Hash> {
-        self.umask.create_folders(&self.folder)?;
-        let (hash, identity) = write_whole_as(&self.folder.join("new"), self.umask.of_file(SHARED_MODE), |file| {
+        self.umask.create_lasting_folders(&self.folder, self.durable)?;
+        let making = self.umask.of_file(SHARED_MODE).durable(self.durable);
+        let (hash, identity) = write_whole_as(&self.folder.join("new"), making, |file| {
             let hash = content.write(&self.memory, file, hash)?;
             let identity = Identity::of(&file.metadata()?);
             Ok((blob_path(&self.folder, &hash.to_hex()), (hash, identity)))
@@ -201,7 +211,7 @@ mod tests {
     #[test]
     fn equal_tensors_are_one_file_and_others_are_not() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path().join("tensors"), Umask::default());
+        let store = Store::new(folder.path().join("tensors"), Umask::default(), false);
         let at = |name: &str| folder.path().join(name);
         let first = put(&store, "w", &at("a.pb"));
         let second = put(&store, "w", &at("b.pb"));
@@ -216,7 +226,7 @@ mod tests {
     #[test]
     fn a_blob_cut_short_is_written_again() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path().join("tensors"), Umask::default());
+        let store = Store::new(folder.path().join("tensors"), Umask::default(), false);
         let stored = put(&store, "w", &folder.path().join("a.pb"));
         let blob = blob_path(&folder.path().join("tensors"), &stored.hash);
         fs::remove_file(&blob).unwrap();
@@ -230,7 +240,7 @@ mod tests {
     fn a_blob_of_the_right_length_and_other_content_is_written_again() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        let new_run = || Store::new(at("tensors"), Umask::default());
+        let new_run = || Store::new(at("tensors"), Umask::default(), false);
         let stored = put(&new_run(), "w", &at("a.pb"));
         let blob = blob_path(&at("tensors"), &stored.hash);
         let mut bytes = fs::read(&blob).unwrap();
@@ -251,7 +261,7 @@ mod tests {
     fn a_tensor_that_changes_meanwhile_is_stored_under_the_hash_of_what_is_on_disk() {
         const N: i64 = 1 << 18;
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path().join("tensors"), Umask::default());
+        let store = Store::new(folder.path().join("tensors"), Umask::default(), false);
         let mut table = SegmentTable::default();
         let ours = Segment::create(SegmentId(1), "test", 4 * N as u64).unwrap();
         let client = Segment::map(SegmentId(2), ours.try_clone_fd().unwrap(), 4 * N as u64).unwrap();
@@ -281,7 +291,7 @@ mod tests {
     #[test]
     fn without_links_each_file_is_its_own() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path().join("tensors"), Umask::default());
+        let store = Store::new(folder.path().join("tensors"), Umask::default(), false);
         store.links.store(false, Ordering::Relaxed);
         let path = folder.path().join("a.pb");
         for _ in 0..2 {
@@ -300,7 +310,7 @@ mod tests {
             eprintln!("skipped: one file system only");
             return;
         }
-        let store = Store::new(here.path().join("tensors"), Umask::default());
+        let store = Store::new(here.path().join("tensors"), Umask::default(), false);
         let path = there.path().join("a.pb");
         put(&store, "w", &path);
         assert_eq!(load_tensor(&path).unwrap().view().bytes(), tensor().view().bytes());

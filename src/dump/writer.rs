@@ -15,7 +15,7 @@ use super::message::{Content, Copied};
 use super::nodes::{NodeReproduction, NodeTable, remove_nodes};
 use super::store::{Store, Stored};
 use super::values::{EagerValues, ValuesFolder};
-use crate::base::files::{Umask, write_whole, write_whole_as};
+use crate::base::files::{Making, Umask, write_whole, write_whole_as};
 use crate::base::ids::ValueName;
 use crate::base::parallel::in_parallel;
 use crate::base::sync::lock;
@@ -188,6 +188,8 @@ pub(super) struct Shared {
     pub queue: Queue,
     pub store: Store,
     pub umask: Umask,
+    /// What is written outlives a power cut: each step of it before the next.
+    pub durable: bool,
     pub report: Mutex<Progress>,
     /// Held while a folder's list of files is read and written.
     pub listing: Mutex<()>,
@@ -210,9 +212,18 @@ impl Shared {
         }
     }
 
+    /// Makes a folder and those above it that are missing. Errors: the file system's.
+    pub(super) fn make(&self, folder: &Path) -> io::Result<()> {
+        self.umask.create_lasting_folders(folder, self.durable)
+    }
+
+    pub(super) fn making(&self) -> Making {
+        self.umask.of_file(FILE_MODE).durable(self.durable)
+    }
+
     /// Write a file; what fails is lost and told. Returns whether it is there.
     pub(super) fn write(&self, path: &Path, bytes: &[u8]) -> bool {
-        self.written(path, write_whole(path, self.umask.of_file(FILE_MODE), &[bytes]).map(|()| bytes.len() as u64))
+        self.written(path, write_whole(path, self.making(), &[bytes]).map(|()| bytes.len() as u64))
     }
 
     /// Writes files that say nothing of themselves, by their path below `folder`, and lists what is in them: the list goes
@@ -236,7 +247,7 @@ impl Shared {
 
     /// The same of a table whose text may be much larger than the table: lists that its rows share stand there in full.
     fn write_table(&self, path: &Path, table: &NodeTable) -> bool {
-        let written = write_whole_as(path, self.umask.of_file(FILE_MODE), |file| {
+        let written = write_whole_as(path, self.making(), |file| {
             let mut out = BufWriter::new(&mut *file);
             layout::write_json(table, &mut out)?;
             out.flush()?;
@@ -407,7 +418,7 @@ impl Shared {
         let (prefix, suffix) = layout::reproduction_folder(step);
         let folder = part_folder.join(format!("{prefix}{node}{suffix}"));
         let data = folder.join(layout::step_folder(0));
-        self.umask.create_folders(&data)?;
+        self.make(&data)?;
         let mut list = FileList::default();
         let results = [(Role::Reference, 0, node, reference), (Role::Actual, 0, node, actual)];
         let inputs = inputs.iter().enumerate().map(|(index, (name, tensor))| (Role::Input, index, name, tensor));
@@ -491,7 +502,7 @@ mod tests {
         };
         let step = StepState { folder: PathBuf::new(), part_folder: PathBuf::new(), manifest: Mutex::new(manifest) };
         let (store, tensor) = (
-            Store::new(PathBuf::new(), Umask::default()),
+            Store::new(PathBuf::new(), Umask::default(), false),
             TensorBuf::zeros(TensorDesc::new(DType::U8, [n_bytes]).unwrap()),
         );
         let tensor = store.copy("", &tensor.shared());
@@ -522,11 +533,12 @@ mod tests {
     }
 
     fn shared(limit_bytes: usize) -> Shared {
-        let store = Store::new(PathBuf::from("/nonexistent"), Umask::default());
+        let store = Store::new(PathBuf::from("/nonexistent"), Umask::default(), false);
         Shared {
             queue: Queue::new(limit_bytes),
             store,
             umask: Umask::default(),
+            durable: false,
             report: Mutex::default(),
             listing: Mutex::default(),
         }

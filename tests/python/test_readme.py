@@ -31,6 +31,7 @@ SAMPLES: dict[str, tuple[object, object]] = {
     "dump": ("dumps/a", None),
     "dump_calls": ("all", None),
     "dump_values": (True, None),
+    "durable": (True, None),
     "compare": ("nodes", None),
     "compare_every": (2, None),
     "compare_only": (["aten.mm*"], None),

@@ -256,7 +256,7 @@ def open_until_exit(path: Path, options: Options) -> None:
         run=path.name,
         clean=False,
         calls=options.dump_calls,
-        run_json=run_json(),
+        run_json=run_json(durable=options.durable),
         option=options.dump,
     )
     begin(session, options)
@@ -269,8 +269,9 @@ def _close_quietly(session: DumpSession) -> None:
         close(session)
 
 
-def run_json() -> str:
-    """Content of run.json: versions, devices, start. Options are those of each graph, in its parts.json."""
+def run_json(*, durable: bool = False) -> str:
+    """Content of run.json: versions, devices, start. Options are those of each graph, in its parts.json. durable: the
+    daemon syncs what it writes."""
     return json.dumps(
         {
             "schema": SCHEMA_VERSION,
@@ -280,6 +281,7 @@ def run_json() -> str:
             "python": platform.python_version(),
             "onnxruntime_library": _library(),
             "versions": {"rust_ort": __version__} | dict(pair.split("=", 1) for pair in versions().split(" ")),
+            "durable": durable,
             "platform": platform.platform(),
             "devices": ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))],
         },

@@ -107,6 +107,12 @@ class Options:
         environment.flag,
         'dump eager\'s value of every node that is compared, too, under compare="nodes"',
     )
+    durable: bool = _option(
+        False,
+        checks.flag,
+        environment.flag,
+        "what is dumped outlives a power cut once the call is answered: files are synced, which takes its time",
+    )
     compare: str = _option(
         "off",
         checks.choice("off", "outputs", "nodes"),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::base::files::Umask;
+use crate::base::files::{Umask, folder_of, sync};
 use crate::base::ids::{StepId, ValueName};
 use crate::base::limits;
 use crate::daemon::client::{Client, Part, RunningNodes};
@@ -80,6 +80,8 @@ impl PostMortem {
             "call": call.as_ref().map(|call| call.call),
             "node": node,
             "inputs_left_out": inputs_left_out,
+            // Deaths are rare, and what crashes an executor may crash the machine.
+            "durable": true,
         });
         let run = self.open(graph, run_json.to_string())?;
         // The client's own texts may be no JSON: what they say is then less important than the model.
@@ -107,7 +109,8 @@ impl PostMortem {
         let name = format!("{}-{}-{}", stamp(), graph.graph.short(), self.n_folders.fetch_add(1, Ordering::Relaxed));
         let folder = quarantine.join(&name);
         for private in [&quarantine, &folder] {
-            paths::make_private(private).map_err(|source| io_error(private, source))?;
+            let made = paths::make_private(private).and_then(|()| sync(folder_of(private)));
+            made.map_err(|source| io_error(private, source))?;
         }
         old_state::remove_surplus_quarantine(&quarantine);
         let (clean, calls) = (false, CallsToDump::All);
