@@ -200,15 +200,15 @@ impl Daemon {
     }
 
     /// Ends every open dump once it is written, all within [`limits::STOP_DUMPS`]. Returns those that miss something, with
-    /// how many files.
-    pub(super) fn end_dumps(&self) -> Vec<(PathBuf, usize)> {
+    /// which files.
+    pub(super) fn end_dumps(&self) -> Vec<(PathBuf, Vec<PathBuf>)> {
         let deadline = Instant::now() + limits::STOP_DUMPS;
         let runs: Vec<_> = self.clients().iter().filter_map(|client| client.state().dump.clone()).collect();
         let ended = runs.iter().map(|run| {
             let left = run.end_within(deadline.saturating_duration_since(Instant::now()));
-            (run.path().to_owned(), left.len())
+            (run.path().to_owned(), left)
         });
-        ended.filter(|(_, n_missing)| *n_missing > 0).collect()
+        ended.filter(|(_, missing)| !missing.is_empty()).collect()
     }
 
     /// Tells every client that reads and ends its connection; writes open dumps to the end; ends every executor. The

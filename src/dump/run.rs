@@ -4,9 +4,10 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -32,6 +33,9 @@ use crate::tensor::SharedTensor;
 
 /// Copies of tensors that may wait for the disk; whoever hands over more waits.
 const QUEUE_BYTES: usize = 1 << 30;
+
+/// Time for calls to end whose data sets are begun, where a dump ends: one may hang.
+const ENDING_CALLS: Duration = Duration::from_secs(5);
 
 /// Time for writing down that a dump is incomplete.
 const TELL: Duration = Duration::from_secs(2);
@@ -124,6 +128,8 @@ pub struct Run {
     graphs: Mutex<HashMap<String, GraphId>>,
     /// (folder name, part) → first step begun.
     first: Mutex<HashMap<(String, u32), StepId>>,
+    /// Data sets of calls that have begun; some have ended since.
+    begun: Mutex<Vec<Weak<StepState>>>,
     values: OpenValues,
     /// Its lock says that this dump is being written.
     _lock: Lock,
@@ -178,9 +184,9 @@ impl Run {
         let worker = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("dump-writer".to_owned()).spawn(move || worker.work());
         let thread = Some(thread.map_err(DumpError::io(&folder, "start the writer thread of"))?);
-        let (graphs, first, values) = Default::default();
+        let (graphs, first, begun, values) = Default::default();
         let run_json = spec.run_json.clone();
-        Ok(Run { id, folder, calls: spec.calls, run_json, shared, thread, graphs, first, values, _lock: held })
+        Ok(Run { id, folder, calls: spec.calls, run_json, shared, thread, graphs, first, begun, values, _lock: held })
     }
 
     /// Whether this is the dump that is asked for, by whoever opened it.
@@ -298,13 +304,19 @@ impl Run {
             lost: Vec::new(),
         };
         let folder = part_folder.join(layout::step_folder(step.0));
-        let state = StepState { folder, part_folder, manifest: Mutex::new(manifest) };
+        let (manifest, finished) = (Mutex::new(manifest), AtomicBool::new(false));
+        let state = StepState { folder, part_folder, manifest, finished };
         let emptied =
             empty_step(&state, step.0, &self.shared).and_then(|()| self.values.remove_old(&state.part_folder, step));
         if let Err(error) = emptied {
             self.shared.lose_of(&state, format!("{}: {error}", state.folder.display()));
         }
         let step = StepFolder(Arc::new(state));
+        {
+            let mut begun = lock(&self.begun);
+            begun.retain(|step| step.strong_count() > 0);
+            begun.push(Arc::downgrade(&step.0));
+        }
         self.inputs(&step, 0, inputs);
         Ok(step)
     }
@@ -392,6 +404,7 @@ impl Run {
     /// that is done on return.
     pub fn finish(&self, step: &StepFolder) {
         self.shared.hand_over(Job::Finish { step: Arc::clone(&step.0) });
+        step.0.finished.store(true, Ordering::SeqCst);
         if self.shared.durable {
             // Whoever asked is answered next.
             self.wait();
@@ -424,16 +437,34 @@ impl Run {
         })
     }
 
-    /// Ends the dump: what was handed over is written within `limit`. Returns the files that are not, which are then
-    /// told in the log and in `incomplete.json`, too; what is handed over later is lost. A second time returns nothing.
+    /// Ends the dump: calls that have begun may end, and what was handed over is written, within `limit`. Returns the files
+    /// that are not, manifests of calls that have not ended among them, which are then told in the log and in
+    /// `incomplete.json`, too; what is handed over later is lost. A second time returns nothing.
     pub fn end_within(&self, limit: Duration) -> Vec<PathBuf> {
-        let left = self.shared.queue.end_within(limit);
+        let began = Instant::now();
+        // Those that begin meanwhile are not waited for: a client may go on calling.
+        let running = self.running();
+        while began.elapsed() < limit.min(ENDING_CALLS) && running.iter().any(is_running) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let running = self.running();
+        let mut left = self.shared.queue.end_within(limit.saturating_sub(began.elapsed()));
+        let manifests = running.iter().filter(|step| is_running(step)).filter_map(Weak::upgrade);
+        left.extend(manifests.map(|step| step.folder.join(layout::MANIFEST_FILE)));
+        left.sort();
+        left.dedup();
+        lock(&self.begun).clear();
         if let Some(first) = left.first() {
             let (n, run) = (left.len(), self.folder.display().to_string());
             tracing::error!(run, n, first = %first.display(), "dump: ended before everything was written");
             self.tell_incomplete(&left);
         }
         left
+    }
+
+    /// Calls that have begun, and not ended.
+    fn running(&self) -> Vec<Weak<StepState>> {
+        lock(&self.begun).iter().filter(|step| is_running(step)).cloned().collect()
     }
 
     /// Tells as lost what is not whole of data sets that another writer of this dump, which has ended, told a client of.
@@ -488,6 +519,11 @@ impl Drop for Run {
             tracing::error!(run = %self.folder.display(), "dump: the writer thread panicked; what it had is lost");
         }
     }
+}
+
+/// Whether something may still come for a data set: its call holds it.
+fn is_running(step: &Weak<StepState>) -> bool {
+    step.upgrade().is_some_and(|step| !step.finished.load(Ordering::SeqCst))
 }
 
 /// An empty folder for the data set; a manifest goes first, so that the rest does not read as whole.

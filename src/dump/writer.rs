@@ -5,6 +5,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -41,6 +42,8 @@ pub(super) struct StepState {
     pub folder: PathBuf,
     pub part_folder: PathBuf,
     pub manifest: Mutex<DataSet>,
+    /// Nothing more comes for it.
+    pub finished: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -500,7 +503,9 @@ mod tests {
             comparison: None,
             lost: vec![],
         };
-        let step = StepState { folder: PathBuf::new(), part_folder: PathBuf::new(), manifest: Mutex::new(manifest) };
+        let finished = AtomicBool::new(false);
+        let (folder, part_folder, manifest) = (PathBuf::new(), PathBuf::new(), Mutex::new(manifest));
+        let step = StepState { folder, part_folder, manifest, finished };
         let (store, tensor) = (
             Store::new(PathBuf::new(), Umask::default(), false),
             TensorBuf::zeros(TensorDesc::new(DType::U8, [n_bytes]).unwrap()),

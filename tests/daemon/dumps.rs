@@ -96,6 +96,40 @@ fn a_daemon_that_is_told_to_end_by_a_signal_writes_its_dumps_first() {
 }
 
 #[test]
+fn a_forced_stop_names_the_calls_whose_data_sets_are_incomplete() {
+    let mut home = Home::new();
+    let folder = home.folder.path().join("dumps");
+    let mut client = Client::connect(&home);
+    dumped_calls(&mut client, &folder, 1_000, 0..2);
+    std::fs::write(home.hold(), "").unwrap();
+    let calls = std::thread::spawn({
+        let folder = folder.clone();
+        move || {
+            let handle = client.prepare_part(any_length()).unwrap().handle;
+            let x = support::tensor(0);
+            let record = CallRecord {
+                call: CallId(2),
+                handle,
+                eager_nodes: 0,
+                inputs: vec![x],
+                outputs: vec![support::tensor(64)],
+            };
+            let run = RunObserved { dump: true, step: StepId(2), ..client.observed(record) };
+            assert!(client.observe(run).is_err(), "{}", folder.display());
+        }
+    });
+    wait_for("the call is inside", || exists(&home.hold().with_extension("held")));
+    let stop = home.command().args(["stop", "--force"]).output().unwrap();
+    let text = String::from_utf8(stop.stderr).unwrap();
+    assert!(text.contains("1 files, in 0_0-inference/part_0/test_data_set_2"), "{text}");
+    calls.join().unwrap();
+    assert!(home.wait_daemon().success());
+    let steps = reader::steps(&folder.join("run/0_0-inference/part_0")).unwrap();
+    let complete: Vec<_> = steps.iter().map(|step| step.state == Completeness::Complete).collect();
+    assert_eq!(complete, [true, true, false]);
+}
+
+#[test]
 fn clients_of_one_process_have_one_dump_which_the_last_ends() {
     let home = Home::new();
     let folder = home.folder.path().join("dumps");

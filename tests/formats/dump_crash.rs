@@ -167,6 +167,28 @@ fn a_dump_that_is_ended_early_names_what_is_missing() {
 }
 
 #[test]
+fn a_dump_that_ends_waits_for_calls_that_end_and_names_those_that_do_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = open(folder.path().to_owned());
+    let step = |step| run.begin_step("g", 0, StepId(step), &[]).unwrap();
+    let (ends, never) = (step(0), step(1));
+    // One that failed is left as its reproduction.
+    drop(step(2));
+    let left = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            let output = tensor(1.);
+            run.actuals(&ends, &[("y".to_owned(), output.shared())]);
+            run.finish(&ends);
+        });
+        run.end_within(Duration::from_secs(2))
+    });
+    assert_eq!(left, [never.path().join("manifest.json")]);
+    let steps = reader::steps(&folder.path().join("run/g/part_0")).unwrap();
+    assert_eq!((&steps[0].state, steps[0].n_actuals), (&Completeness::Complete, 1));
+}
+
+#[test]
 fn writes_past_the_file_size_limit() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     let run = open(folder.clone());

@@ -1,6 +1,7 @@
 //! The end of the daemon.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use super::state::{Answer, Connected};
 use crate::base::limits;
@@ -23,8 +24,11 @@ pub fn stop(at: &Connected<'_>, force: bool) -> Answer {
     }
 }
 
-fn incomplete_dumps(dumps: &[(PathBuf, usize)]) -> WireError {
-    let each: Vec<String> = dumps.iter().map(|(run, n)| format!("{} ({n} files)", run.display())).collect();
+/// Folders of a dump that an error names; it counts the others.
+const NAMED: usize = 10;
+
+fn incomplete_dumps(dumps: &[(PathBuf, Vec<PathBuf>)]) -> WireError {
+    let each: Vec<String> = dumps.iter().map(|(run, left)| incomplete(run, left)).collect();
     let within = limits::STOP_DUMPS.as_secs();
     let message = format!(
         "stop: not written within {within} s, see incomplete.json there: {}; the daemon ends all the same",
@@ -33,4 +37,16 @@ fn incomplete_dumps(dumps: &[(PathBuf, usize)]) -> WireError {
     let mut error = WireError::fault(ErrorCode::Dump, message);
     error.dump = dumps.first().map(|(run, _)| run.display().to_string()).unwrap_or_default();
     error
+}
+
+/// A dump, how many of its files are not written, and the data sets that these are of.
+fn incomplete(run: &Path, left: &[PathBuf]) -> String {
+    let folder = |file: &PathBuf| Some(file.parent()?.strip_prefix(run).ok()?.display().to_string());
+    let folders: BTreeSet<String> = left.iter().filter_map(folder).collect();
+    let mut named: Vec<&str> = folders.iter().take(NAMED).map(String::as_str).collect();
+    let more = format!("{} more folders", folders.len().saturating_sub(NAMED));
+    if folders.len() > NAMED {
+        named.push(&more);
+    }
+    format!("{} ({} files, in {})", run.display(), left.len(), named.join(", "))
 }
