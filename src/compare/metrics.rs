@@ -14,6 +14,7 @@ use super::noise::Errors;
 use super::rounding::Rounding;
 use super::stats::{Counts, Outside, Place, Required, Stats};
 use super::tolerance::{Bounds, Tolerance};
+use super::wanted::Wanted;
 use super::{number, simd};
 use crate::tensor::{DType, Shape, SharedTensor, TensorDesc};
 
@@ -221,16 +222,22 @@ pub(super) fn measured(desc: &TensorDesc, tolerance: &Tolerance, measured: &Meas
 }
 
 /// Measures the candidate against the reference. Both: same dtype and shape (the caller checked).
-pub(super) fn measure(reference: &SharedTensor<'_>, candidate: &SharedTensor<'_>, tolerance: &Tolerance) -> Metrics {
+pub(super) fn measure(
+    reference: &SharedTensor<'_>,
+    candidate: &SharedTensor<'_>,
+    tolerance: &Tolerance,
+    wanted: Wanted<'_>,
+) -> Metrics {
     let pair = Pair { dtype: reference.dtype(), reference: reference.bytes(), candidate: candidate.bytes() };
-    let mut spans = simd::spans(&pair, tolerance);
+    let mut spans = simd::spans(&pair, tolerance, wanted);
     let max_reference = spans.iter().fold(0_f64, |max, span| max.max(span.max_reference));
-    let outside = simd::outside(&pair, tolerance, &Bounds::new(tolerance, max_reference), &mut spans);
+    let bounds = Bounds::new(tolerance, max_reference);
+    let outside = simd::outside(&pair, tolerance, &bounds, &mut spans, wanted);
     let mut stats = Stats::default();
     spans.iter().for_each(|span| stats.merge(span));
     // What was judged by, whatever a second reading found.
     stats.max_reference = max_reference;
-    finish((pair.dtype, reference.shape()), || pair.not_zero(), tolerance, &stats, &outside)
+    finish((pair.dtype, reference.shape()), || pair.not_zero(wanted), tolerance, &stats, &outside)
 }
 
 fn finish(

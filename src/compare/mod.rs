@@ -27,6 +27,7 @@ mod sums;
 mod tests;
 mod tolerance;
 mod verdict;
+mod wanted;
 
 pub use alignment::{Alignment, Dim, Kind, RunResult, align, distance};
 pub use birth::{Birth, BirthKind, ReadValue, Side};
@@ -43,3 +44,4 @@ pub use stats::{ABOVE, Counts, Required};
 pub use sums::judge_sums;
 pub use tolerance::{BadTolerance, Tolerance};
 pub use verdict::{Summary, TensorVerdict, Verdict, comparable, judge, judge_measured, summary};
+pub use wanted::Wanted;

@@ -2,10 +2,11 @@
 
 use super::metrics::Measured;
 use super::noise::{Excused, Explained, Noise};
-use super::signature::signatures;
-use super::sums::judge_sums;
+use super::signature::signatures_while;
+use super::sums::judge_sums_while;
 use super::tolerance::Tolerance;
-use super::verdict::{TensorVerdict, comparable, judge, judge_measured};
+use super::verdict::{TensorVerdict, comparable, judge_measured, judge_while};
+use super::wanted::Wanted;
 use crate::tensor::{SharedTensor, TensorDesc};
 
 /// What is asked of a candidate and its reference. `T`: a tensor, or where it lies.
@@ -25,6 +26,8 @@ pub struct Pair<'a, T> {
     pub exact: Option<Exact<T>>,
     /// Their signatures, too.
     pub signatures: bool,
+    /// What nobody waits for is stopped.
+    pub wanted: Wanted<'a>,
 }
 
 /// What both of a pair should be, and what is noise around it.
@@ -52,7 +55,8 @@ pub struct Compared {
 impl<'a, T> Pair<'a, T> {
     /// A pair of which nothing but a verdict is asked.
     pub fn new(name: &'a str, reference: T, candidate: T, tolerance: Option<Tolerance>) -> Self {
-        Self { name, reference, candidate, tolerance, terms: None, exact: None, signatures: false }
+        let wanted = Wanted::ALWAYS;
+        Self { name, reference, candidate, tolerance, terms: None, exact: None, signatures: false, wanted }
     }
 
     /// The same of what its tensors stand for.
@@ -70,6 +74,7 @@ impl<'a, T> Pair<'a, T> {
                 excused,
             }),
             signatures: self.signatures,
+            wanted: self.wanted,
         }
     }
 
@@ -82,15 +87,16 @@ impl<'a, T> Pair<'a, T> {
 }
 
 impl Pair<'_, SharedTensor<'_>> {
-    /// Judged here.
+    /// Judged here; failed where nobody waits for it any more.
     pub fn compared(self) -> Compared {
-        let (reference, candidate) = (self.reference, self.candidate);
-        let mut verdict = judge(self.name, reference, candidate, self.tolerance.as_ref());
+        let (reference, candidate, wanted) = (self.reference, self.candidate, self.wanted);
+        let mut verdict = judge_while(self.name, [&reference, &candidate], self.tolerance.as_ref(), wanted);
         if let Some(terms) = self.terms {
-            verdict = judge_sums(verdict, reference, candidate, terms);
+            verdict = judge_sums_while(verdict, [reference, candidate, terms], wanted);
         }
         if let Some(Exact { value, explained, factor, excused }) = self.exact {
-            let (noise, max_abs) = Noise::measure_apart(reference, candidate, value, explained, factor).unzip();
+            let (noise, max_abs) =
+                Noise::measure_apart([reference, candidate, value], explained, factor, wanted).unzip();
             verdict.noise = noise;
             // Where somebody writes them, float64 may have been asked of other numbers than those that were measured.
             let is_of_these = verdict.metrics.as_ref().map(|metrics| metrics.max_abs) == max_abs;
@@ -98,7 +104,13 @@ impl Pair<'_, SharedTensor<'_>> {
                 verdict.excuse(excused, factor);
             }
         }
-        Compared { verdict, signatures: self.signatures.then(|| signatures(reference, candidate)) }
+        let signatures = self.signatures.then(|| signatures_while(reference, candidate, wanted));
+        // What was left out stands nowhere as found.
+        if wanted.is() {
+            Compared { verdict, signatures }
+        } else {
+            self.failed("nobody waits for the comparison any more")
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Four letters that say roughly what a tensor holds, so that two lists of results can be aligned without names.
 
+use super::wanted::Wanted;
 use crate::base::parallel::in_parallel;
 use crate::tensor::SharedTensor;
 
@@ -12,11 +13,15 @@ const LENGTH: usize = 4;
 /// Source: onnx-array-api's `make_summary`; sums are bit-identical to NumPy's, because a sum next to an integer decides
 /// its letter.
 pub fn signature<'a>(tensor: impl Into<SharedTensor<'a>>) -> String {
-    let tensor = tensor.into();
+    signature_while(tensor.into(), Wanted::ALWAYS)
+}
+
+/// As [`signature`]; no letters where nobody waits for them any more.
+fn signature_while(tensor: SharedTensor<'_>, wanted: Wanted<'_>) -> String {
     let n_elements = tensor.shape().n_elements();
     // A block at a time: a widened copy of a large tensor would cost more than its sum.
     let padded = |from: usize, len: usize| {
-        let mut values = tensor.flat_f64(from.min(n_elements)..(from + len).min(n_elements))?;
+        let mut values = wanted.is().then(|| tensor.flat_f64(from.min(n_elements)..(from + len).min(n_elements)))??;
         values.resize(len, 0.);
         Some(values)
     };
@@ -35,16 +40,29 @@ pub(super) const UNKNOWN: &str = "????";
 
 /// The signatures of a pair, which are one where they are equal bit by bit.
 pub fn signatures<'a>(reference: SharedTensor<'a>, candidate: SharedTensor<'a>) -> [String; 2] {
-    let of_reference = signature(reference);
-    let of_candidate = if same_bits(reference, candidate) { of_reference.clone() } else { signature(candidate) };
+    signatures_while(reference, candidate, Wanted::ALWAYS)
+}
+
+/// As [`signatures`]; no letters where nobody waits for them any more.
+pub(super) fn signatures_while(
+    reference: SharedTensor<'_>,
+    candidate: SharedTensor<'_>,
+    wanted: Wanted<'_>,
+) -> [String; 2] {
+    let of_reference = signature_while(reference, wanted);
+    let is_same = same_bits(reference, candidate, wanted);
+    let of_candidate = if is_same { of_reference.clone() } else { signature_while(candidate, wanted) };
     [of_reference, of_candidate]
 }
 
-fn same_bits(one: SharedTensor<'_>, other: SharedTensor<'_>) -> bool {
+fn same_bits(one: SharedTensor<'_>, other: SharedTensor<'_>, wanted: Wanted<'_>) -> bool {
     const BLOCK: usize = 1 << 12;
     let n = one.bytes().len();
     let mut copies = [[0; BLOCK]; 2];
     let same = |from: usize| {
+        if !wanted.is() {
+            return false;
+        }
         let range = from..(from + BLOCK).min(n);
         let [one_bytes, other_bytes] = copies.each_mut().map(|copy| &mut copy[..range.len()]);
         one.bytes().slice(range.clone()).copy_out(one_bytes);

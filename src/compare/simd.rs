@@ -15,6 +15,7 @@ use super::element::{Numbers, Pair};
 use super::scalar;
 use super::stats::{ABOVE, Outside, Stats};
 use super::tolerance::{Bounds, Tolerance};
+use super::wanted::Wanted;
 use crate::base::parallel::in_parallel;
 
 /// Numbers in a span, the unit of work of a thread.
@@ -22,19 +23,25 @@ pub(super) const SPAN: usize = 128 * BLOCK;
 const LANES: usize = 8;
 
 /// Statistics of each span, in order: the first pass.
-pub(super) fn spans(pair: &Pair<'_>, tolerance: &Tolerance) -> Vec<Stats> {
+pub(super) fn spans(pair: &Pair<'_>, tolerance: &Tolerance, wanted: Wanted<'_>) -> Vec<Stats> {
     let indices: Vec<_> = (0..pair.n_numbers().div_ceil(SPAN)).collect();
-    each(pair, &indices, &First::new(pair, tolerance))
+    each(pair, &indices, &First::new(pair, tolerance), wanted)
 }
 
 /// What is outside, in those of the spans that may hold something outside, or something that only atol or rtol passes.
 /// These are read a second time: their statistics become those of what was read then, so that each number is judged by
 /// the bytes that it is measured by.
-pub(super) fn outside(pair: &Pair<'_>, tolerance: &Tolerance, bounds: &Bounds, spans: &mut [Stats]) -> Outside {
+pub(super) fn outside(
+    pair: &Pair<'_>,
+    tolerance: &Tolerance,
+    bounds: &Bounds,
+    spans: &mut [Stats],
+    wanted: Wanted<'_>,
+) -> Outside {
     let beyond_floor = spans.iter().enumerate().filter(|(_, span)| bounds.may_be_beyond(span.max_abs));
     let indices: Vec<_> = beyond_floor.map(|(index, _)| index).collect();
     let mut outside = Outside::default();
-    let again = each(pair, &indices, &Second { first: First::new(pair, tolerance), bounds });
+    let again = each(pair, &indices, &Second { first: First::new(pair, tolerance), bounds }, wanted);
     for (index, judged) in indices.into_iter().zip(again) {
         outside.merge(&judged.outside);
         spans[index] = judged.stats;
@@ -117,10 +124,16 @@ impl Pass for Second<'_> {
     }
 }
 
-/// What a pass finds in each of these spans, in their order.
-fn each<P: Pass>(pair: &Pair<'_>, indices: &[usize], pass: &P) -> Vec<P::Found> {
+/// What a pass finds in each of these spans, in their order: nothing in those that nobody waits for.
+fn each<P: Pass>(pair: &Pair<'_>, indices: &[usize], pass: &P, wanted: Wanted<'_>) -> Vec<P::Found> {
     let len_bytes = indices.len().saturating_mul(SPAN * pair.part_dtype().size_bytes()).min(pair.reference.len());
-    in_parallel(indices.len(), len_bytes, |at| span(pair, indices[at], pass))
+    in_parallel(
+        indices.len(),
+        len_bytes,
+        |at| {
+            if wanted.is() { span(pair, indices[at], pass) } else { P::Found::default() }
+        },
+    )
 }
 
 fn span<P: Pass>(pair: &Pair<'_>, index: usize, pass: &P) -> P::Found {
@@ -515,12 +528,16 @@ mod tests {
             assert_eq!(format!("{:?}", fast.outside), format!("{slow_outside:?}"));
             assert_eq!(format!("{:?}", fast.stats), format!("{portable:?}"), "of the first pass");
             if words.len() <= SPAN {
-                let found = outside(&pair, &tolerance, &bounds, &mut [portable.clone()]);
+                let found = outside(&pair, &tolerance, &bounds, &mut [portable.clone()], Wanted::ALWAYS);
                 assert_eq!(format!("{found:?}"), format!("{slow_outside:?}"));
             }
         }
         if words.len() <= SPAN && !words.is_empty() {
-            assert_eq!(format!("{:?}", spans(&pair, &tolerance)), format!("{:?}", [portable]), "not the same bits");
+            assert_eq!(
+                format!("{:?}", spans(&pair, &tolerance, Wanted::ALWAYS)),
+                format!("{:?}", [portable]),
+                "not the same bits"
+            );
         }
     }
 
@@ -585,7 +602,7 @@ mod tests {
         let others: Vec<u8> = (0..3 << 20).flat_map(|i: u32| ((i as f32).sin() * 1.000_001).to_le_bytes()).collect();
         let pair = Pair { dtype: DType::F32, reference: values.as_slice().into(), candidate: others.as_slice().into() };
         let tolerance = Tolerance::EXACT;
-        let together = spans(&pair, &tolerance);
+        let together = spans(&pair, &tolerance, Wanted::ALWAYS);
         let first = First::new(&pair, &tolerance);
         let one_by_one: Vec<_> = (0..together.len()).map(|index| span(&pair, index, &first)).collect();
         assert_eq!(together.len(), 48);

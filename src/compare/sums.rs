@@ -4,6 +4,7 @@ use super::blocks::blocks;
 use super::metrics::Metrics;
 use super::tolerance::Tolerance;
 use super::verdict::{TensorVerdict, Verdict};
+use super::wanted::Wanted;
 use crate::tensor::SharedTensor;
 
 /// Of the relative error that a term may have, what a sum may have of Σ|terms|: errors of many terms partly cancel.
@@ -20,10 +21,18 @@ pub fn judge_sums<'a>(
     candidate: impl Into<SharedTensor<'a>>,
     terms: impl Into<SharedTensor<'a>>,
 ) -> TensorVerdict {
-    let tensors = [reference.into(), candidate.into(), terms.into()];
+    judge_sums_while(judged, [reference.into(), candidate.into(), terms.into()], Wanted::ALWAYS)
+}
+
+/// As [`judge_sums`], of reference, candidate and terms; a mismatch stays one where nobody waits for it any more.
+pub(super) fn judge_sums_while(
+    judged: TensorVerdict,
+    tensors: [SharedTensor<'_>; 3],
+    wanted: Wanted<'_>,
+) -> TensorVerdict {
     match judged {
         TensorVerdict { name, verdict: Verdict::Mismatch, metrics: Some(mut metrics), noise } => {
-            let max_terms = explained(&metrics, &tensors);
+            let max_terms = explained(&metrics, &tensors, wanted);
             metrics.explain(max_terms);
             let verdict = if max_terms.is_some() { Verdict::Match } else { Verdict::Mismatch };
             TensorVerdict { name, verdict, metrics: Some(metrics), noise }
@@ -47,11 +56,14 @@ pub(super) fn scales(tolerance: &Tolerance, max_reference: f64) -> (f64, f64) {
 }
 
 /// The largest of the terms, when these or the tolerance explain every element. Tensors: reference, candidate, terms.
-fn explained(metrics: &Metrics, tensors: &[SharedTensor<'_>; 3]) -> Option<f64> {
+fn explained(metrics: &Metrics, tensors: &[SharedTensor<'_>; 3], wanted: Wanted<'_>) -> Option<f64> {
     let tolerance = &metrics.tolerance;
     let (floor, share) = scales(tolerance, metrics.max_reference);
     let (mut largest, mut max_abs) = (0_f64, 0_f64);
     for range in blocks(metrics.shape.n_elements()) {
+        if !wanted.is() {
+            return None;
+        }
         let [references, candidates, terms] = tensors.each_ref().map(|tensor| tensor.flat_f64(range.clone()));
         for ((r, c), terms) in references?.into_iter().zip(candidates?).zip(terms?) {
             let apart = (c - r).abs();

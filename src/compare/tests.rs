@@ -379,3 +379,36 @@ fn nan_is_outside_whatever_the_tolerance() {
     }
     assert_eq!(judged(DType::F64, &[0., 1e3], &[1e9, 1e3], Some(&widest)).verdict, Verdict::Match);
 }
+
+#[test]
+fn a_comparison_that_nobody_waits_for_ends_and_tells_nothing() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    let ones = TensorBuf::from_f32([1 << 20], &vec![1.; 1 << 20]).unwrap();
+    let twos = TensorBuf::from_f32([1 << 20], &vec![2.; 1 << 20]).unwrap();
+    let exact = TensorBuf::zeros(TensorDesc::new(DType::F64, [1 << 20]).unwrap());
+    let looks = AtomicUsize::new(0);
+    let compared = |until: usize| {
+        looks.store(0, Ordering::SeqCst);
+        let says = || looks.fetch_add(1, Ordering::SeqCst) < until;
+        let explained = Explained::Drift { step: 0. };
+        let exact_value = Exact { value: exact.shared(), explained, factor: 1.5, excused: Excused::AsReference };
+        let pair = Pair {
+            terms: Some(exact.shared()),
+            exact: Some(exact_value),
+            signatures: true,
+            wanted: Wanted::while_so(&says),
+            ..Pair::new("y", ones.shared(), twos.shared(), None)
+        };
+        pair.compared()
+    };
+    assert_eq!(compared(usize::MAX).verdict.verdict, Verdict::Mismatch);
+    // Looked at between blocks of each of its parts.
+    let all = looks.load(Ordering::SeqCst);
+    assert!(all > 100, "{all} looks");
+    for until in [0, 1, 10, 40, all / 2, all - 1] {
+        let Compared { verdict, signatures } = compared(until);
+        let Verdict::Failed(why) = &verdict.verdict else { panic!("{verdict} after {until} of {all} looks") };
+        assert!(why.contains("nobody waits") && verdict.metrics.is_none() && signatures.is_some(), "{verdict}");
+    }
+}

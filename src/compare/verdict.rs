@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::metrics::{Measured, Metrics, measure, measured};
 use super::noise::{Excused, Noise};
 use super::tolerance::Tolerance;
+use super::wanted::Wanted;
 use crate::tensor::{DType, SharedTensor, TensorDesc};
 
 /// What a comparison came to.
@@ -166,17 +167,18 @@ pub fn judge<'a>(
     candidate: impl Into<SharedTensor<'a>>,
     tolerance: Option<&Tolerance>,
 ) -> TensorVerdict {
-    judge_shared(name, &reference.into(), &candidate.into(), tolerance)
+    judge_while(name, [&reference.into(), &candidate.into()], tolerance, Wanted::ALWAYS)
 }
 
-fn judge_shared(
+/// As [`judge`], of reference and candidate; the verdict says nothing where nobody waits for it any more.
+pub(super) fn judge_while(
     name: &str,
-    reference: &SharedTensor<'_>,
-    candidate: &SharedTensor<'_>,
+    [reference, candidate]: [&SharedTensor<'_>; 2],
     tolerance: Option<&Tolerance>,
+    wanted: Wanted<'_>,
 ) -> TensorVerdict {
     match comparable([&reference.desc(), &candidate.desc()], tolerance) {
-        Ok(tolerance) => of_metrics(name, measure(reference, candidate, &tolerance)),
+        Ok(tolerance) => of_metrics(name, measure(reference, candidate, &tolerance, wanted)),
         Err(why) => TensorVerdict::failed(name, why),
     }
 }

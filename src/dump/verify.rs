@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -13,8 +13,8 @@ use super::error::{Damage, DumpError};
 use super::files::{list_of, other_content};
 use super::layout::{self, FILES_FILE, Kind, MANIFEST_FILE, TENSORS_FOLDER};
 use super::reader::{self, Completeness, Place};
-use crate::base::files::is_temporary;
-use crate::base::files::open_regular;
+use crate::base::files::{is_temporary, open_regular};
+use crate::onnx::tensor_file_len;
 
 /// What became of the files below a place of a dump.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -232,6 +232,7 @@ impl Work {
         if let Some(known) = self.hashes.get(&key) {
             return Ok(known.clone());
         }
+        check_length(path, &mut file, facts.len())?;
         let hash = blake3::Hasher::new().update_reader(&mut file)?.finalize().to_string();
         self.found.bytes += facts.len();
         self.hashes.insert(key, hash.clone());
@@ -313,6 +314,28 @@ impl Work {
         }
         Ok(())
     }
+}
+
+/// What is read of a tensor's file before the rest: more than any header of ours.
+const START_BYTES: u64 = 64 << 10;
+
+/// A tensor's file that is longer or shorter than it says is damaged, and is not read: a sparse one may claim to be as large
+/// as it likes.
+fn check_length(path: &Path, file: &mut File, len_bytes: u64) -> io::Result<()> {
+    if len_bytes <= START_BYTES || path.extension() != Some(OsStr::new("pb")) {
+        return Ok(());
+    }
+    let mut start = Vec::with_capacity(START_BYTES as usize);
+    file.by_ref().take(START_BYTES).read_to_end(&mut start)?;
+    file.rewind()?;
+    let why = match tensor_file_len(&start) {
+        Ok(Some(expected)) if expected != len_bytes => {
+            format!("its header is of a file of {expected} bytes, got {len_bytes}")
+        }
+        Ok(_) => return Ok(()),
+        Err(why) => format!("{len_bytes} bytes that do not begin as a tensor: {why}"),
+    };
+    Err(Damage::new(path, why).into())
 }
 
 /// What a folder tells of its files.

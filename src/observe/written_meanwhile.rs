@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use crate::base::ids::SegmentId;
-use crate::compare::{Exact, Explained, Metrics, Pair, TensorVerdict, Tolerance, Verdict};
+use crate::compare::{Exact, Excused, Explained, Metrics, Pair, TensorVerdict, Tolerance, Verdict};
 use crate::shm::{Segment, SegmentTable};
 use crate::tensor::{DType, Location, TensorDesc, TensorRef};
 
@@ -93,7 +93,11 @@ fn a_verdict_by_terms_is_on_the_bytes_that_were_measured() {
 
 #[test]
 fn a_verdict_by_float64_is_on_the_bytes_that_were_measured() {
-    let exact =
-        || Exact { value: tensor(4, DType::F64), explained: Explained::Drift { step: 0. }, factor: 1.5, excuses: true };
+    let exact = || Exact {
+        value: tensor(4, DType::F64),
+        explained: Explained::Drift { step: 0. },
+        factor: 1.5,
+        excused: Excused::AsReference,
+    };
     judged(CANDIDATE, TOLERANCE, |pair| Pair { exact: Some(exact()), ..pair });
 }

@@ -46,5 +46,5 @@ pub use rewrite::{
 };
 pub use save::save;
 pub use select::{Described, Descriptions, descriptions, fitting_values, node_owners, select_nodes};
-pub use tensor::{NamedTensor, decode_tensor, load_tensor, tensor_header, tensor_proto};
+pub use tensor::{NamedTensor, decode_tensor, load_tensor, tensor_file_len, tensor_header, tensor_proto};
 pub use terms::{adds_up, give_terms};

@@ -76,6 +76,28 @@ pub fn tensor_header<'a>(name: &str, tensor: impl Into<SharedTensor<'a>>) -> Vec
     header
 }
 
+/// How long a tensor's file is that begins like this, as a TensorProto whose elements stand last ([`tensor_header`]); None
+/// where its name is longer than what is given. Errors: it does not begin so, and why.
+pub fn tensor_file_len(start: &[u8]) -> Result<Option<u64>, String> {
+    use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+    let told = |error: prost::DecodeError| error.to_string();
+    let mut rest = start;
+    loop {
+        let (field, kind) = decode_key(&mut rest).map_err(told)?;
+        if kind == WireType::LengthDelimited {
+            let n_bytes = decode_varint(&mut &rest[..]).map_err(told)?;
+            if field == 9 {
+                decode_varint(&mut rest).map_err(told)?;
+                return Ok(Some((start.len() - rest.len()) as u64 + n_bytes));
+            }
+            if n_bytes > rest.len() as u64 {
+                return Ok(None);
+            }
+        }
+        skip_field(kind, field, &mut rest, DecodeContext::default()).map_err(told)?;
+    }
+}
+
 fn described(name: &str, dtype: DType, shape: &Shape) -> TensorProto {
     TensorProto {
         name: Some(name.to_owned()),

@@ -7,7 +7,7 @@ use std::path::Path;
 use rust_ort::base::ids::{GraphId, StepId};
 use rust_ort::compare::{Policy, judge};
 use rust_ort::dump::reader::{self, Completeness, Place};
-use rust_ort::dump::{CallsToDump, DumpError, EagerValues, GraphRecord, Run, RunSpec, gc};
+use rust_ort::dump::{CallsToDump, DumpError, EagerValues, GraphRecord, Run, RunSpec, gc, verify};
 use rust_ort::onnx::load_tensor;
 use rust_ort::tensor::{DType, Shape, SharedTensor, TensorBuf, TensorDesc};
 use serde_json::{Value, json};
@@ -60,6 +60,25 @@ fn written(folder: &Path, steps: u64) {
     (0..steps).for_each(|step| write_step(&run, &graph, step));
     let report = run.flush();
     assert_eq!((report.lost, report.written), (vec![], 10 + 6 * steps));
+}
+
+#[test]
+fn a_tensor_file_that_is_longer_than_its_header_says_is_damaged_before_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), 1);
+    let step = folder.path().join("llama/0_0-forward/part_0/test_data_set_0");
+    assert!(verify(&step).unwrap().is_whole());
+    let path = step.join("input_0.pb");
+    let bytes = fs::read(&path).unwrap();
+    for (start, why) in [(bytes.as_slice(), "its header is of a file of"), (&[], "do not begin as a tensor")] {
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, start).unwrap();
+        // Of zeros that are on no disk: reading them would take an hour.
+        fs::File::options().write(true).open(&path).unwrap().set_len(1 << 42).unwrap();
+        let found = verify(&step).unwrap();
+        assert!(found.damaged.len() == 1 && found.damaged[0].to_string().contains(why), "{found:?}");
+        assert!(found.bytes < 1 << 20);
+    }
 }
 
 fn listing(folder: &Path) -> Vec<String> {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::super::blocks::blocks;
 use super::super::rounding::{Roundings, Steps};
 use super::super::tolerance::{Tolerance, accumulated_in, epsilon, smallest};
+use super::super::wanted::Wanted;
 use super::errors::{Errors, Noise};
 use super::kind::NoiseKind;
 use crate::base::parallel::in_parallel;
@@ -68,16 +69,17 @@ impl Noise {
         explained: Explained<SharedTensor<'a>>,
         factor: f64,
     ) -> Option<Self> {
-        Some(Self::measure_apart(reference.into(), candidate.into(), exact.into(), explained, factor)?.0)
+        let tensors = [reference.into(), candidate.into(), exact.into()];
+        Some(Self::measure_apart(tensors, explained, factor, Wanted::ALWAYS)?.0)
     }
 
-    /// As [`Noise::measure`], and max |candidate − reference| of what was read, fill values included.
+    /// As [`Noise::measure`], of reference, candidate and the exact one, and max |candidate − reference| of what was read, fill
+    /// values included. None, too, where nobody waits for it any more.
     pub(in crate::compare) fn measure_apart(
-        reference: SharedTensor<'_>,
-        candidate: SharedTensor<'_>,
-        exact: SharedTensor<'_>,
+        [reference, candidate, exact]: [SharedTensor<'_>; 3],
         explained: Explained<SharedTensor<'_>>,
         factor: f64,
+        wanted: Wanted<'_>,
     ) -> Option<(Self, f64)> {
         let alike = |other: &SharedTensor<'_>| other.shape() == exact.shape();
         let terms = explained.terms();
@@ -87,8 +89,8 @@ impl Noise {
         }
         // Fill values are no sizes: nothing else is small beside them.
         let fill = if explained.is_drift() { Tolerance::fill_limit(reference.dtype()) } else { f64::INFINITY };
-        let scales = Scales { fill, ..Scales::of(reference.dtype(), &explained, largest(&exact, fill)?) };
-        let (errors, max_abs) = errors([&reference, &candidate], &exact, terms, &scales)?;
+        let scales = Scales { fill, ..Scales::of(reference.dtype(), &explained, largest(&exact, fill, wanted)?) };
+        let (errors, max_abs) = errors([&reference, &candidate], &exact, terms, (&scales, wanted))?;
         let errors = errors.with_condition(&scales);
         Some((Self::of_measured(errors, exact.shape().n_elements(), &explained, factor), max_abs))
     }
@@ -151,23 +153,25 @@ impl Scales {
 }
 
 /// What `of` finds in each range of elements, some of them at a time; `len_bytes`: what all of it reads. None where
-/// it finds nothing in one.
+/// it finds nothing in one, or nobody waits for it any more.
 fn of_each<T: Send>(
     n_elements: usize,
     len_bytes: usize,
+    wanted: Wanted<'_>,
     of: impl Fn(Range<usize>) -> Option<T> + Sync,
 ) -> Option<Vec<T>> {
     let ranges: Vec<_> = blocks(n_elements).collect();
-    in_parallel(ranges.len(), len_bytes, |index| of(ranges[index].clone())).into_iter().collect()
+    in_parallel(ranges.len(), len_bytes, |index| wanted.is().then(|| of(ranges[index].clone()))?).into_iter().collect()
 }
 
 /// The largest finite |element|; None for a dtype that does not widen.
-fn largest(tensor: &SharedTensor<'_>, below: f64) -> Option<f64> {
+fn largest(tensor: &SharedTensor<'_>, below: f64, wanted: Wanted<'_>) -> Option<f64> {
     let of_block = |range| {
         let sizes = tensor.flat_f64(range)?.into_iter().map(f64::abs);
         Some(sizes.filter(|size| size.is_finite() && *size < below).fold(0., f64::max))
     };
-    Some(of_each(tensor.shape().n_elements(), tensor.bytes().len(), of_block)?.into_iter().fold(0., f64::max))
+    let largest = of_each(tensor.shape().n_elements(), tensor.bytes().len(), wanted, of_block)?;
+    Some(largest.into_iter().fold(0., f64::max))
 }
 
 /// Of a reference and a candidate, but for the condition; and the largest distance between them.
@@ -175,7 +179,7 @@ fn errors(
     tensors: [&SharedTensor<'_>; 2],
     exact: &SharedTensor<'_>,
     terms: Option<&SharedTensor<'_>>,
-    scales: &Scales,
+    (scales, wanted): (&Scales, Wanted<'_>),
 ) -> Option<(Errors, f64)> {
     let of_block = |range: Range<usize>| {
         let exact = exact.flat_f64(range.clone())?;
@@ -214,7 +218,7 @@ fn errors(
     let n_elements = exact.shape().n_elements();
     let (mut all, mut roundings, mut squares) = (Errors::default(), Roundings::default(), [0.; 2]);
     let mut max_abs = 0_f64;
-    for (found, in_block, of_block, between) in of_each(n_elements, exact.bytes().len(), of_block)? {
+    for (found, in_block, of_block, between) in of_each(n_elements, exact.bytes().len(), wanted, of_block)? {
         all.merge(&found);
         max_abs = max_abs.max(between);
         roundings.merge(&in_block);

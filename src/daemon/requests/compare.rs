@@ -2,7 +2,7 @@
 
 use super::on_device::{OnDevice, lie_on_device};
 use super::state::{Answer, Connected};
-use crate::compare::{self, Compared, Exact, Excused, Explained, Pair, Policy, Spread, TensorVerdict, Verdict};
+use crate::compare::{self, Compared, Exact, Excused, Explained, Pair, Policy, Spread, TensorVerdict, Verdict, Wanted};
 use crate::daemon::verdicts::{self, NOISE};
 use crate::dump::Role;
 use crate::observe::on_device::{self, Reach as _};
@@ -138,6 +138,8 @@ pub fn compared(at: &Connected<'_>, pairs: Vec<Pair<'_, &TensorRef>>) -> Result<
     }
     let on_host = |pair: Pair<'_, &TensorRef>| {
         at.client.is_there()?;
+        let is_there = || at.client.is_there().is_ok();
+        let pair = Pair { wanted: Wanted::while_so(&is_there), ..pair };
         let read: Vec<TensorRef> = pair.tensors().map(|&tensor| tensor.clone()).collect();
         let lease = at.client.state().segments.lease(&read, &[])?;
         Ok(on_device::on_host(pair, &lease))
