@@ -5,4 +5,4 @@ pub mod call;
 pub mod nodes;
 pub mod on_device;
 #[cfg(test)]
-mod written_meanwhile;
+mod tests;

@@ -56,7 +56,7 @@ SUPPLY = """\
 `make audit` holds the crates against `deny.toml` (licences, sources, advisories; versions that are there twice are
 told) and the pinned Python environment against the hashes and the vulnerabilities that the package index tells. What
 cannot be asked is said to be skipped. One advisory is ignored: bincode is unmaintained
-([decision 13](decisions/0013-bincode.md))."""
+([decision 14](decisions/0014-bincode.md))."""
 
 
 def update(output: Path, section: str, content: Any) -> None:
