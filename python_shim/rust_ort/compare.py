@@ -195,10 +195,12 @@ class _Judge:
 
     def _moved_by_rounding(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """{name: the verdict} of mismatches that rounding may make as large, where every node of all graphs alone is
-        right."""
+        right, and so is what each graph gave."""
         wrong = {name: verdict for name, verdict in verdicts.items() if verdict.kind == "mismatch"}
         graphs = self._sides.graphs
-        if not wrong or not self.may_excuse or not graphs or not all(graph.is_right for graph in graphs):
+        if not wrong or not self.may_excuse or not graphs or _differing(graphs):
+            return {}
+        if not all(graph.is_right for graph in graphs):
             return {}
         seconds, expected = seconds_for(self._sides.seconds), self._sides.reference.values
         with self._call.runs() as runs:
@@ -253,12 +255,17 @@ def _seconds_of(run: Callable[[], Run]) -> float:
     return time.monotonic() - begin
 
 
+def _differing(graphs: Sequence[GraphInfo]) -> bool:
+    """Whether what a graph gave is outside tolerance, and nothing excuses it."""
+    return any(verdict.kind in ("mismatch", "failed") for graph in graphs for _, verdict in graph.verdicts)
+
+
 def _branch(graphs: Sequence[GraphInfo]) -> str:
     """The first branch that a graph took otherwise than eager, where every node of all graphs alone is as right as
     eager's; "" where none did, or nodes were not compared."""
     if any(node.is_wrong or node.is_failed for graph in graphs for _, node in graph.nodes):
         return ""
-    if any(verdict.kind in ("mismatch", "failed") for graph in graphs for _, verdict in graph.verdicts):
+    if _differing(graphs):
         return ""
     reasons = (verdict.reason for graph in graphs for _, verdict in graph.verdicts if verdict.kind == "tie")
     return next(reasons, "")

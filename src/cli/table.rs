@@ -38,7 +38,11 @@ pub(super) fn hidden<'a>(shown: usize, counts: impl Iterator<Item = (&'a str, us
     let listed: Vec<_> = counts.iter().map(|(word, n)| format!("{n} {word}")).collect();
     let end = if n == 1 { "" } else { "s" };
     let n = if shown == 0 { n.to_string() } else { format!("and {n} more") };
-    if listed.is_empty() { String::new() } else { format!("{n} {what}{end} ({}): --all has all\n", listed.join(", ")) }
+    if listed.is_empty() {
+        return String::new();
+    }
+    let text = format!("{n} {what}{end} ({}): --all has all", listed.join(", "));
+    paragraph(&text, width())
 }
 
 /// Each line cut to the width, with `…` in the place of what is missing.
@@ -151,6 +155,11 @@ fn row_width(widths: &[usize]) -> usize {
 pub(super) fn colours() -> bool {
     let variable = |name| std::env::var_os(name).unwrap_or_default();
     io::stdout().is_terminal() && variable("NO_COLOR").is_empty() && variable("TERM") != "dumb"
+}
+
+/// Lines of at most so many columns, as [`wrapped`] breaks them.
+pub(super) fn paragraph(text: &str, width: usize) -> String {
+    wrapped(text, width).into_iter().map(|line| line + "\n").collect()
 }
 
 /// The text in lines of at most so many columns, broken at spaces; a longer word loses its middle.

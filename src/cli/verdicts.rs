@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::table::{Give, MOST_ROWS, aligned, hidden};
+use super::table::{Give, MOST_ROWS, aligned, hidden, paragraph};
 use crate::compare::{Summary, TensorVerdict, Verdict, distance_text, elements, summary};
 
 /// All together; None of none.
@@ -60,7 +60,7 @@ pub(super) fn brief(verdicts: &[(String, &TensorVerdict)], what: &str, width: us
     let shown = summary(telling.iter().map(|(_, verdict)| *verdict)).counts();
     let counts = all.into_iter().zip(shown).map(|((word, all), (_, shown))| (word, all - shown));
     let table = if telling.is_empty() { String::new() } else { rows(&telling, width) };
-    table + &hidden(telling.len(), counts, what) + &reasons(verdicts.iter().map(|(_, verdict)| *verdict))
+    table + &hidden(telling.len(), counts, what) + &reasons(verdicts.iter().map(|(_, verdict)| *verdict), width)
 }
 
 /// By this the worst comes first: what failed, what mismatches, what is right all the same; of each what differs most of
@@ -76,7 +76,7 @@ fn badness(verdict: &TensorVerdict) -> (u8, f64) {
 }
 
 /// Why verdicts were not compared: each reason once, and how many there are of it.
-fn reasons<'a>(verdicts: impl Iterator<Item = &'a TensorVerdict>) -> String {
+fn reasons<'a>(verdicts: impl Iterator<Item = &'a TensorVerdict>, width: usize) -> String {
     let mut counts: Vec<(&str, usize)> = Vec::new();
     for verdict in verdicts {
         let Verdict::NotCompared(reason) = &verdict.verdict else { continue };
@@ -85,7 +85,8 @@ fn reasons<'a>(verdicts: impl Iterator<Item = &'a TensorVerdict>) -> String {
             None => counts.push((reason, 1)),
         }
     }
-    counts.into_iter().map(|(reason, n)| format!("not compared, {n}: {reason}\n")).collect()
+    let told = |(reason, n)| paragraph(&format!("not compared, {n}: {reason}"), width);
+    counts.into_iter().map(told).collect()
 }
 
 /// A column of places where there are any.

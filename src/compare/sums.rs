@@ -59,6 +59,10 @@ pub(super) fn scales(tolerance: &Tolerance, max_reference: f64) -> (f64, f64) {
 fn explained(metrics: &Metrics, tensors: &[SharedTensor<'_>; 3], wanted: Wanted<'_>) -> Option<f64> {
     let tolerance = &metrics.tolerance;
     let (floor, share) = scales(tolerance, metrics.max_reference);
+    // What is exact has no rounding to explain; as f64, integers that differ may be equal.
+    if share == 0. {
+        return None;
+    }
     let (mut largest, mut max_abs) = (0_f64, 0_f64);
     for range in blocks(metrics.shape.n_elements()) {
         if !wanted.is() {

@@ -14,6 +14,7 @@ type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 /// The network, and what makes system calls in the place of the process. Sockets that it was given stay usable.
 const NETWORK: &[c_long] = &[
     libc::SYS_socket,
+    libc::SYS_socketpair,
     libc::SYS_connect,
     libc::SYS_bind,
     libc::SYS_listen,
@@ -74,6 +75,7 @@ const FILES: &[c_long] = &[
     libc::SYS_fremovexattr,
     libc::SYS_name_to_handle_at,
     libc::SYS_open_by_handle_at,
+    libc::SYS_fanotify_init,
     463,
     466,
     469,
@@ -104,6 +106,8 @@ const MACHINE: &[c_long] = &[
     libc::SYS_perf_event_open,
     libc::SYS_pivot_root,
     libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
+    467, // open_tree_attr
     libc::SYS_reboot,
     libc::SYS_request_key,
     libc::SYS_setdomainname,
@@ -143,8 +147,12 @@ const X32: c_long = 0x4000_0000;
 /// process_vm_writev, mq_notify, kexec_load, execveat.
 const OF_X32: &[c_long] = &[514, 520, 521, 524, 527, 528, 536, 539, 540, 545];
 
-/// Types into the terminal as its user would.
-const TERMINAL_INPUT: [u64; 2] = [0x5412, 0x541c]; // TIOCSTI, TIOCLINUX
+/// Requests of a descriptor that type into the terminal as its user would (TIOCSTI, TIOCLINUX), or have the kernel send
+/// signals to others (FIOSETOWN, SIOCSPGRP).
+const OF_DESCRIPTORS: [u64; 4] = [0x5412, 0x541c, 0x8901, 0x8902];
+
+/// Commands that have the kernel send signals to others: F_SETOWN, F_SETSIG, F_SETOWN_EX.
+const SIGNALS: [u64; 3] = [8, 10, 15];
 
 /// Refuses what is listed, with EPERM, to the calling thread and those that it starts. Errors: why it did not.
 pub(super) fn refuse() -> Result<(), String> {
@@ -181,8 +189,9 @@ fn rules() -> Result<Rules, BackendError> {
     rules.insert(libc::SYS_prlimit64, vec![other(0)?]);
     let no_thread = SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64);
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is(0, no_thread, 0)?])?]);
-    let typing = TERMINAL_INPUT.map(|request| SeccompRule::new(vec![is(1, SeccompCmpOp::Eq, request)?]));
-    rules.insert(libc::SYS_ioctl, typing.into_iter().collect::<Result<_, _>>()?);
+    let second = |value| SeccompRule::new(vec![is(1, SeccompCmpOp::Eq, value)?]);
+    rules.insert(libc::SYS_ioctl, OF_DESCRIPTORS.into_iter().map(second).collect::<Result<_, _>>()?);
+    rules.insert(libc::SYS_fcntl, SIGNALS.into_iter().map(second).collect::<Result<_, _>>()?);
     Ok(rules)
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use landlock::{
     ABI, Access as _, AccessFs, BitFlags, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError,
-    RulesetStatus, path_beneath_rules,
+    RulesetStatus, Scope, path_beneath_rules,
 };
 
 /// What a process may go on doing with files. Those that are open stay so.
@@ -41,7 +41,7 @@ const SYSTEM: &[&str] = &[
 ];
 
 /// Files that any program needs to read: libraries of the system, and what it tells of itself. Nobody's own. Of other
-/// processes /proc tells a confined one what anybody may know.
+/// processes /proc tells a confined one what any user may know, root's privileges given up (mod.rs).
 pub fn of_the_system() -> Vec<PathBuf> {
     SYSTEM.iter().map(PathBuf::from).collect()
 }
@@ -58,7 +58,9 @@ fn writing() -> BitFlags<AccessFs> {
 /// Closes all else to the calling thread and those that it starts. Errors: why it did not.
 pub(super) fn close(rights: &Rights) -> Result<(), String> {
     let closed = || -> Result<RulesetStatus, RulesetError> {
-        let ruleset = Ruleset::default().handle_access(AccessFs::from_all(VERSION))?.create()?;
+        // seccomp refuses the calls that do this; the kernel does it for others, too.
+        let outside = Scope::Signal | Scope::AbstractUnixSocket;
+        let ruleset = Ruleset::default().handle_access(AccessFs::from_all(VERSION))?.scope(outside)?.create()?;
         let ruleset = ruleset.add_rules(path_beneath_rules(&rights.read, reading()))?;
         Ok(ruleset.add_rules(path_beneath_rules(&rights.write, writing()))?.restrict_self()?.ruleset)
     };

@@ -7,6 +7,7 @@ mod files;
 
 use std::fmt;
 
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use serde::{Deserialize, Serialize};
 
 pub use files::{Rights, of_the_system};
@@ -66,11 +67,24 @@ impl fmt::Display for Confined {
 /// Confines the calling thread and those that it starts from now on, for good. Call it while there is no other: threads
 /// share memory, so one that is free frees all. Without the kernel's support of a wall the others stand.
 pub fn confine(rights: &Rights) -> Confined {
+    let privileges = give_up_privileges();
     let files = files::close(rights);
     let calls = calls::refuse();
     // Landlock alone leaves files' permissions and owners open.
     let files = Wall::of(files.and_then(|()| calls.clone()));
-    Confined { files, network: Wall::of(calls.clone()), exec: Wall::of(calls) }
+    Confined { files, network: Wall::of(calls.clone()), exec: Wall::of(calls.and(privileges)) }
+}
+
+/// Root's privileges but those over files, which Landlock bounds: with some of the others /proc tells all of other
+/// processes, whatever walls stand. Errors: why they stay.
+fn give_up_privileges() -> Result<(), String> {
+    let over_files = CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+    let given_up = || {
+        let held = capabilities(None)?;
+        let [effective, permitted] = [held.effective, held.permitted].map(|set| set & over_files);
+        set_capabilities(None, CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() })
+    };
+    given_up().map_err(|error| format!("privileges are kept: {error}"))
 }
 
 /// What would hold, tried on a thread that ends.

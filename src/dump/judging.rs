@@ -83,7 +83,9 @@ impl Judging {
         let float64 = self.float64.get(name).filter(is_its).map(NamedTensor::view);
         let terms = self.terms.get(name).filter(is_its).map(NamedTensor::view);
         let explained = Explained::Drift { step: self.policy.step() };
-        let is_asked_for = self.policy.given.is_some() || *tolerance != self.policy.tolerance(reference.dtype());
+        // A NaN is never noise, whatever it equals.
+        let own = Tolerance { equal_nan: tolerance.equal_nan, ..self.policy.tolerance(reference.dtype()) };
+        let is_asked_for = self.policy.given.is_some() || *tolerance != own;
         let excused = Excused::under(is_asked_for, self.spreads.get(name).copied());
         let exact = float64.as_ref().map(SharedTensor::from);
         let pair: Pair<'_, SharedTensor<'_>> = Pair {

@@ -31,38 +31,43 @@ pub(super) const VALUES_PREFIX: &str = "values_";
 const SCHEMA_KEY: &str = "schema";
 pub(super) const RUN_ID_KEY: &str = "id";
 const RUN_FAMILY: &str = "rust_ort/run/";
-pub(super) const RUN_SCHEMA: &str = "rust_ort/run/2";
+pub(super) const RUN_SCHEMA: &str = "rust_ort/run/3";
 pub(super) const PARTS_SCHEMA: &str = "rust_ort/parts/2";
 pub(super) const PROVENANCE_SCHEMA: &str = "rust_ort/provenance/2";
 pub(super) const FILES_SCHEMA: &str = "rust_ort/files/1";
-pub(super) const DATA_SET_SCHEMA: &str = "rust_ort/data_set/2";
-/// Read, too: without a seal.
-pub(super) const OLDER_DATA_SET_SCHEMA: &str = "rust_ort/data_set/1";
+/// The newest version of each format, and those before it that are read, too. The last before it have no ids of runs, those
+/// before these no seals, and the first of comparisons neither policy nor verdicts of noise, ties and open orders.
+pub(super) const DATA_SET_SCHEMA: &str = DATA_SET_SCHEMAS[0];
+pub(super) const DATA_SET_SCHEMAS: [&str; 3] = ["rust_ort/data_set/3", "rust_ort/data_set/2", "rust_ort/data_set/1"];
+pub(super) const COMPARISON_SCHEMA: &str = COMPARISON_SCHEMAS[0];
+pub(super) const COMPARISON_SCHEMAS: [&str; 4] =
+    ["rust_ort/comparison/4", "rust_ort/comparison/3", "rust_ort/comparison/2", "rust_ort/comparison/1"];
+pub(super) const VALUES_SCHEMA: &str = VALUES_SCHEMAS[0];
+pub(super) const VALUES_SCHEMAS: [&str; 3] = ["rust_ort/values/3", "rust_ort/values/2", "rust_ort/values/1"];
 pub(super) const INCOMPLETE_SCHEMA: &str = "rust_ort/incomplete/2";
-pub(super) const COMPARISON_SCHEMA: &str = "rust_ort/comparison/3";
-/// Read, too: without a seal; the older one also without a policy, and without verdicts of noise, ties and open orders.
-pub(super) const OLDER_COMPARISON_SCHEMAS: [&str; 2] = ["rust_ort/comparison/2", "rust_ort/comparison/1"];
-pub(super) const VALUES_SCHEMA: &str = "rust_ort/values/2";
-/// Read, too: without a seal.
-pub(super) const OLDER_VALUES_SCHEMA: &str = "rust_ort/values/1";
 
 /// Name and version of the format of `nodes_<step>.json`.
-pub const NODES_SCHEMA: &str = "rust_ort/nodes/5";
+pub const NODES_SCHEMA: &str = "rust_ort/nodes/6";
 
 /// Name and version of what is kept of an examination, `blame_<step>.json`.
 pub const BLAME_SCHEMA: &str = "rust_ort/blame-kept/4";
 
 /// Versions whose files have a seal: one without is damaged.
-const SEALED: [&str; 10] = [
+const SEALED: [&str; 15] = [
     RUN_SCHEMA,
+    "rust_ort/run/2",
     PARTS_SCHEMA,
     PROVENANCE_SCHEMA,
     FILES_SCHEMA,
-    DATA_SET_SCHEMA,
+    DATA_SET_SCHEMAS[0],
+    DATA_SET_SCHEMAS[1],
     INCOMPLETE_SCHEMA,
-    COMPARISON_SCHEMA,
-    VALUES_SCHEMA,
+    COMPARISON_SCHEMAS[0],
+    COMPARISON_SCHEMAS[1],
+    VALUES_SCHEMAS[0],
+    VALUES_SCHEMAS[1],
     NODES_SCHEMA,
+    "rust_ort/nodes/5",
     BLAME_SCHEMA,
 ];
 
@@ -539,18 +544,18 @@ pub(super) fn versioned(path: &Path, got: &str, expected: &[&str]) -> io::Result
     Err(io::Error::new(io::ErrorKind::InvalidData, text))
 }
 
-/// The version of what has a name that only we give, as this program writes it; None of another name.
+/// The sealed versions of what has a name that only we give, the newest first; None of another name.
 pub(super) fn schemas_of(name: &str) -> Option<&'static [&'static str]> {
     let numbered = |prefix: &str| number(name, prefix, ".json").is_some();
     Some(match name {
-        RUN_FILE => &[RUN_SCHEMA],
+        RUN_FILE => &[RUN_SCHEMA, "rust_ort/run/2"],
         PARTS_FILE => &[PARTS_SCHEMA],
         PROVENANCE_FILE => &[PROVENANCE_SCHEMA],
         FILES_FILE => &[FILES_SCHEMA],
         INCOMPLETE_FILE => &[INCOMPLETE_SCHEMA],
-        MANIFEST_FILE => &[DATA_SET_SCHEMA, VALUES_SCHEMA],
-        _ if numbered("comparison_") => &[COMPARISON_SCHEMA],
-        _ if numbered("nodes_") => &[NODES_SCHEMA],
+        MANIFEST_FILE => &[DATA_SET_SCHEMAS[0], DATA_SET_SCHEMAS[1], VALUES_SCHEMAS[0], VALUES_SCHEMAS[1]],
+        _ if numbered("comparison_") => &[COMPARISON_SCHEMAS[0], COMPARISON_SCHEMAS[1]],
+        _ if numbered("nodes_") => &[NODES_SCHEMA, "rust_ort/nodes/5"],
         _ if numbered("blame_") => &[BLAME_SCHEMA],
         _ => return None,
     })

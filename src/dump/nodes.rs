@@ -15,8 +15,9 @@ use crate::base::ids::ValueName;
 use crate::compare::{Birth, Noise, NoiseKind, Side, TensorVerdict, Verdict};
 use crate::tensor::TensorBuf;
 
-/// The versions before, which are read, too: without a seal; the older one has no verdicts of noise, ties and open orders.
-const OLDER_SCHEMAS: [&str; 2] = ["rust_ort/nodes/4", "rust_ort/nodes/3"];
+/// The versions before, which are read, too: without the run's id; the two older ones without a seal, the last of them
+/// without verdicts of noise, ties and open orders.
+const OLDER_SCHEMAS: [&str; 3] = ["rust_ort/nodes/5", "rust_ort/nodes/4", "rust_ort/nodes/3"];
 
 /// The one before those, which is read, too: what float64 says of a node's own kernel stood beside its verdict.
 const OLDEST_SCHEMA: &str = "rust_ort/nodes/2";
@@ -162,13 +163,13 @@ impl NodeTable {
         match &*serde_json::from_slice::<layout::Version<'_>>(bytes)?.schema {
             OLDEST_SCHEMA => Self::from_json(serde_json::from_slice(bytes)?),
             schema => {
-                layout::versioned(path, schema, &[NODES_SCHEMA, OLDER_SCHEMAS[0], OLDER_SCHEMAS[1]])?;
+                layout::versioned(path, schema, &[NODES_SCHEMA, OLDER_SCHEMAS[0], OLDER_SCHEMAS[1], OLDER_SCHEMAS[2]])?;
                 Ok(serde_json::from_slice(bytes)?)
             }
         }
     }
 
-    /// From JSON of this version or the three before. Errors: InvalidData for any other.
+    /// From JSON of this version or the four before. Errors: InvalidData for any other.
     pub fn from_json(mut table: Value) -> io::Result<Self> {
         if OLDER_SCHEMAS.iter().any(|older| table["schema"] == *older) {
             table["schema"] = NODES_SCHEMA.into();

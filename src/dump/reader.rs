@@ -14,9 +14,8 @@ use super::error::{Damage, DumpError};
 use super::files::{self, list_of};
 pub use super::files::{TensorFile, list_folder, load_model, unlist_folder};
 use super::layout::{
-    self, COMPARISON_SCHEMA, Comparison, DATA_SET_SCHEMA, DataSet, FileEntry, Incomplete, MANIFEST_FILE,
-    OLDER_COMPARISON_SCHEMAS, OLDER_DATA_SET_SCHEMA, OLDER_VALUES_SCHEMA, Role, RunFile, VALUES_PREFIX, VALUES_SCHEMA,
-    ValueSet,
+    self, COMPARISON_SCHEMAS, Comparison, DATA_SET_SCHEMAS, DataSet, FileEntry, Incomplete, MANIFEST_FILE, Role,
+    RunFile, VALUES_PREFIX, VALUES_SCHEMAS, ValueSet,
 };
 use super::nodes::NodeTable;
 use crate::base::ids::ValueName;
@@ -434,7 +433,7 @@ pub fn manifest(step: &Path) -> io::Result<DataSet> {
     let path = step.join(MANIFEST_FILE);
     let bytes = layout::read_checked(&path)?;
     let schema = serde_json::from_slice::<layout::Version<'_>>(&bytes)?.schema;
-    layout::versioned(&path, &schema, &[DATA_SET_SCHEMA, OLDER_DATA_SET_SCHEMA])?;
+    layout::versioned(&path, &schema, &DATA_SET_SCHEMAS)?;
     let manifest: DataSet = serde_json::from_slice(&bytes)?;
     let name = step.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let number = layout::number(name, "test_data_set_", "").unwrap_or(manifest.step);
@@ -493,8 +492,7 @@ pub fn comparison(step: &Path) -> io::Result<Option<Comparison>> {
 /// The same, of one step of a part.
 pub fn comparison_of(part_folder: &Path, step: u64) -> io::Result<Option<Comparison>> {
     let path = part_folder.join(layout::comparison_file(step));
-    let expected = [COMPARISON_SCHEMA, OLDER_COMPARISON_SCHEMAS[0], OLDER_COMPARISON_SCHEMAS[1]];
-    let Some(comparison) = read_versioned::<Comparison>(&path, &expected)? else { return Ok(None) };
+    let Some(comparison) = read_versioned::<Comparison>(&path, &COMPARISON_SCHEMAS)? else { return Ok(None) };
     let told = Told { run: &comparison.run, graph: &comparison.graph, part: comparison.part, step: comparison.step };
     told.check(&path, part_folder, step)?;
     Ok(Some(comparison))
@@ -553,7 +551,7 @@ pub fn values(part_folder: &Path, step: u64) -> io::Result<Option<BTreeMap<Value
 /// read.
 pub fn value_set(part_folder: &Path, step: u64) -> io::Result<Option<ValueSet>> {
     let path = part_folder.join(layout::values_folder(step)).join(MANIFEST_FILE);
-    let values: Option<ValueSet> = read_versioned(&path, &[VALUES_SCHEMA, OLDER_VALUES_SCHEMA])?;
+    let values: Option<ValueSet> = read_versioned(&path, &VALUES_SCHEMAS)?;
     if let Some(values) = &values {
         Told { run: &values.run, graph: &values.graph, part: values.part, step: values.step }.check(
             &path,

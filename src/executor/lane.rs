@@ -114,7 +114,7 @@ impl Bindings {
     fn run(&mut self, lane: &ExecutorLane, tenant: &Tenant, order: Option<&Order>) -> Result<u64, WireError> {
         let run = AssertUnwindSafe(|| {
             let bound = Self::bound(&mut self.bound, &self.record, tenant).inspect_err(|_| count_error(tenant))?;
-            let _running = tenant.running.begin(self.record.call, &bound.stop);
+            let running = tenant.running.begin(self.record.call, &bound.stop);
             lane.set_running(true);
             tenant.hold();
             let outcome = match order {
@@ -122,6 +122,8 @@ impl Bindings {
                 None => by_events(&mut *bound.call, &self.events),
             };
             tenant.count(&bound.part, &outcome);
+            // From here on nobody stops it.
+            drop(running);
             if bound.stop.is_stopped() {
                 // Told to end once, it would end each later run.
                 self.bound.remove(&self.record.handle);

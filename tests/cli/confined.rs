@@ -15,12 +15,17 @@ const PART: &str = "run/0_0-forward/part_0";
 
 /// A part that tries these, and what it got when it was dumped, in step 0.
 fn dump(folder: &Path, tried: &[f32], got: &[f32]) {
+    dump_beside(folder, tried, got, got);
+}
+
+/// The same where eager got something else.
+fn dump_beside(folder: &Path, tried: &[f32], got: &[f32], eager: &[f32]) {
     let tensor = |values: &[f32]| TensorBuf::from_f32([values.len() as i64], values).unwrap();
-    let (x, y) = (tensor(tried), tensor(got));
+    let (x, y, reference) = (tensor(tried), tensor(got), tensor(eager));
     let (run, graph) = dumping::one_graph(folder, &json!({ "onnxruntime_library": library() }).to_string());
     run.part(&graph, 0, &attempts(tried.len()), &json!({ "values": {} }).to_string()).unwrap();
     let set = run.begin_step(&graph, 0, StepId(0), &[("x".into(), x.shared())]).unwrap();
-    run.references(&set, &[("y".into(), y.shared())]);
+    run.references(&set, &[("y".into(), reference.shared())]);
     run.actuals(&set, &[("y".into(), y.shared())]);
     run.finish(&set);
     assert!(run.flush().lost.is_empty());
@@ -35,8 +40,8 @@ fn run(folder: &Path, command: &str, more: &[&str]) -> Said {
 #[test]
 fn a_model_of_a_dump_reaches_no_file_network_or_process() {
     let folder = tempfile::tempdir().unwrap();
-    let tried = [1., 2., 3., 4., 5., 6., 7., 8., 9., 10.];
-    dump(folder.path(), &tried, &[13., 13., 1., 1., 1., 1., 1., 1., 0., 0.]);
+    let tried = [1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13.];
+    dump(folder.path(), &tried, &[13., 13., 1., 1., 1., 1., 1., 1., 0., 0., 1., 1., 13.]);
     let said = run(folder.path(), "replay", &[]);
     assert!(said.code == 0 && said.out.contains("same bits"), "{}{}", said.out, said.err);
     assert!(!said.err.contains("confined"), "{}", said.err);
@@ -50,7 +55,7 @@ fn a_model_of_a_dump_reaches_no_file_network_or_process() {
 #[test]
 fn without_confinement_it_has_the_rights_of_its_user() {
     let folder = tempfile::tempdir().unwrap();
-    dump(folder.path(), &[1., 2., 3., 5.], &[0.; 4]);
+    dump(folder.path(), &[1., 2., 3., 5., 11., 12., 13.], &[0.; 7]);
     let said = run(folder.path(), "replay", &["--no-confine"]);
     assert!(said.code == 0 && said.out.contains("same bits"), "{}{}", said.out, said.err);
     let (onnxruntime, custom) = (library(), custom_ops().path);
@@ -65,7 +70,7 @@ fn without_confinement_it_has_the_rights_of_its_user() {
 #[test]
 fn a_runtime_that_dies_is_told_with_what_it_ran() {
     let folder = tempfile::tempdir().unwrap();
-    dump(folder.path(), &[99.], &[0.]);
+    dump_beside(folder.path(), &[99.], &[0.], &[7.]);
     for command in ["replay", "blame"] {
         let said = run(folder.path(), command, &[]);
         let graph = folder.path().join("run/0_0-forward").canonicalize().unwrap();

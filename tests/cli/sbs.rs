@@ -412,7 +412,7 @@ fn a_drifted_sum_that_its_terms_explain_is_zero_but_for_rounding() {
     let explained = judge_sums(judged.clone(), zero.shared(), near.shared(), terms.shared());
     assert_eq!((&judged.verdict, &explained.verdict), (&Verdict::Mismatch, &Verdict::Match));
     dump(folder.path(), &[node(0, "mean", &off("v", 0.), &explained)], &[]);
-    let said = sbs(folder.path(), "200", &["run", "--all"]);
+    let said = sbs(folder.path(), "400", &["run", "--all"]);
     for text in
         ["first cumulative mismatch: none\n", "drift: zero but for rounding of sums whose terms come to 5.00e-1"]
     {

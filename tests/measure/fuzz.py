@@ -32,6 +32,7 @@ def run(target: str, options: argparse.Namespace) -> dict[str, Any] | None:
     profile = ["--release"] if options.profile == "release" else []
     command = ["cargo", "test", *profile, "--locked", "--test", "fuzz", target, "--", "--exact", "--nocapture"]
     done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
+    options.codes.append(min(abs(done.returncode), 1))
     if report.exists():
         row: dict[str, Any] = json.loads(report.read_text())
         return row
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.seconds is None and options.iterations is None:
         options.seconds = SECONDS
+    options.codes = []
     targets = options.target.split(",")
     if unknown := set(targets) - set(TARGETS):
         parser.error(f"--target {', '.join(sorted(unknown))}: expected {', '.join(TARGETS)}")
@@ -75,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         trust.update(options.output, "fuzz", found)
     print(trust.fuzz_table(found))
     if options.input is not None:
-        return 0
+        return int(max(options.codes))
     return 0 if len(found) == len(rows) and not any(row["findings"] for row in found.values()) else 1
 
 

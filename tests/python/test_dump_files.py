@@ -79,5 +79,5 @@ def test_an_unfinished_data_set_has_inputs_and_no_manifest(dump: Path) -> None:
 def test_verdicts_are_json(dump: Path) -> None:
     comparison = json.loads((part(dump) / "comparison_1.json").read_text())
     (verdict,) = comparison["verdicts"]
-    assert (comparison["schema"], verdict["verdict"]["kind"]) == ("rust_ort/comparison/3", "mismatch")
+    assert (comparison["schema"], verdict["verdict"]["kind"]) == ("rust_ort/comparison/4", "mismatch")
     assert verdict["metrics"]["max_abs"] == 0.5

@@ -50,7 +50,7 @@ def test_every_compared_node_has_a_value_and_a_part_runs_on_them(tmp_path: Path)
         table = json.loads((part / "nodes_0.json").read_text())["nodes"]
         compared = {row["name"] for row in table if row["local"]["verdict"]["kind"] != "not_compared"}
         manifest = json.loads((part / "values_0" / "manifest.json").read_text())
-        assert (manifest["schema"], manifest["lost"]) == ("rust_ort/values/2", [])
+        assert (manifest["schema"], manifest["lost"]) == ("rust_ort/values/3", [])
         assert {entry["name"] for entry in manifest["nodes"]} == compared
         values = values_of(part / "values_0")
         assert set(values) == compared | {entry["name"] for entry in manifest["inputs"]}

@@ -142,7 +142,7 @@ def test_compare_only_without_nodes_says_what_it_lacks() -> None:
 def test_json_has_nodes_and_every_metric() -> None:
     report = rust_ort.compare(named_outputs, X, options={**PLANTED, "compare": "nodes"})
     plain = json.loads(report.to_json(), parse_constant=pytest.fail)
-    assert plain["schema"] == 6 and plain["ok"] is False and plain["missing"] == []
+    assert plain["schema"] == 7 and plain["ok"] is False and plain["missing"] == []
     (wrong,) = (entry for entry in plain["verdicts"] if entry["verdict"] == "mismatch")
     assert wrong["name"] == "output.<b>wrong"
     assert {"cosine", "rmse", "max_ulp", "above", "worst", "required", "tolerance", "max_diff"} <= set(wrong["metrics"])

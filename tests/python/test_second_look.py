@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 import torch
 from onnx import TensorProto, helper
+from onnxscript import opset18
 from torch import Tensor, nn
 
 import rust_ort
+from rust_ort.call.client import Client
+from rust_ort.call.part import Part
 from rust_ort.observe import second_look
 from rust_ort.observe.wide import Wide, in_wide
 
@@ -457,3 +460,81 @@ def test_what_another_part_gave_is_looked_at_again_as_it_was_traced() -> None:
     report = rust_ort.compare(model, torch.randn(2, 3, 4), torch.randn(4, 4), options=asked)
     assert [len(graph.parts) for graph in report.graphs] == [2]
     assert {verdict.kind for verdict in report.verdicts} == {"mismatch"}
+
+
+def wrong_beyond_five(x: Any) -> Any:
+    """A translation of tanh, off by 1e-2 where x is more than 5."""
+    far = opset18.Cast(opset18.Greater(x, opset18.Constant(value_float=5.0)), to=1)
+    return opset18.Sub(opset18.Tanh(x), opset18.Mul(far, opset18.Constant(value_float=1e-2)))
+
+
+class Cancelling(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin((torch.tanh(x) + 1e5) - 1e5)
+
+
+class CancellingTwice(nn.Module):
+    """Its part's second call reaches what is wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Cancelling()
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        given = []
+        for factor in (1.0, 100.0):  # a break in a loop leaves the part a graph of its own
+            given.append(self.part(x * factor))
+            torch._dynamo.graph_break()
+        return given
+
+
+@pytest.mark.parametrize("compare", ["off", "nodes"])
+def test_a_call_whose_nodes_nobody_looked_at_is_excused_by_no_other(compare: str) -> None:
+    x = torch.rand(4, 64, generator=torch.Generator().manual_seed(0)) * 0.9 + 0.1
+    wrong = {torch.ops.aten.tanh.default: wrong_beyond_five}
+    options = {"compare": compare, "compare_every": 2, "custom_translations": wrong}
+    report = rust_ort.compare(CancellingTwice(), x, backward=False, options=options)
+    kinds = {verdict.name: verdict.kind for verdict in report.verdicts}
+    assert kinds["output[1]"] == "mismatch" and not report.ok, report
+
+
+def test_what_follows_from_a_part_that_is_wrong_is_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that is off as a whole, as by an optimizer, each of its nodes alone being right."""
+    observed = Part.observed
+
+    def off(self: Part, *args: Any, references: Any = None, **known: Any) -> Any:
+        given, verdicts, rest = observed(self, *args, references=references, **known)
+        if references is not None and any("tanh" in verdict.name for verdict in verdicts):
+            given = [value + 5e-3 for value in given]
+            pairs = [(v.name, a, b, "") for v, a, b in zip(verdicts, references, given, strict=True)]
+            verdicts = Client.get(rust_ort.Options()).compare(pairs, known["policy"])
+        return given, verdicts, rest
+
+    monkeypatch.setattr(Part, "observed", off)
+
+    def two_parts(x: Tensor) -> Tensor:
+        y = torch.tanh(x)
+        return torch.sin((torch.fft.fft(y).real * 0 + y + 1e5) - 1e5)
+
+    x = torch.rand(4, 64, generator=torch.Generator().manual_seed(0)) + 50
+    report = rust_ort.compare(two_parts, x, backward=False, options={"compare": "nodes"})
+    (graph,) = report.graphs
+    assert len(graph.parts) == 2 and [verdict.kind for _, verdict in graph.verdicts] == ["mismatch"] * 2, report
+    assert [verdict.kind for verdict in report.verdicts] == ["mismatch"], report
+
+
+def test_each_part_that_asks_has_the_float64_of_its_values() -> None:
+    def ill(y: Tensor) -> Tensor:
+        return torch.sin(y.sum(1, keepdim=True) * 3e3 + y)
+
+    def two_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = ill(x @ WEIGHT)
+        return y, ill(torch.fft.fft(y).real * 1e-3 + y)
+
+    compiled = torch.compile(two_parts, backend="rust_ort", options={"compare": "outputs"})
+    compiled(X)
+    graph = rust_ort.graphs()[-1]
+    assert len(graph.parts) == 2
+    for _, verdict in graph.verdicts:
+        assert verdict.is_pass and (verdict.kind == "match" or verdict.noise is not None), graph.verdicts
+    assert "noise" in {verdict.kind for _, verdict in graph.verdicts}, graph.verdicts

@@ -122,6 +122,11 @@ class Verdict:
         return self.kind in PASSES
 
     @property
+    def is_worse(self) -> bool:
+        """The candidate is known to be further from float64 than eager, by more than noise."""
+        return self.noise is not None and self.noise["kind"] == "candidate_worse"
+
+    @property
     def is_measured(self) -> bool:
         """There was a pair."""
         return self.is_pass or self.kind == "mismatch"

@@ -83,7 +83,7 @@ class GraphInfo:
     `daemon_fallbacks`: calls that ran in eager for a daemon's fault; `fault`: the last of these.
     `breaks`: {reason: count} of the graph breaks that `rust_ort.explain` met when this was the first graph compiled.
     `work`, `eager_work`: of all its compute nodes and of those in eager, an estimate: see observe/work.py.
-    `right`: {part: whether every node of it alone was looked at and is as right as eager's}, over all calls.
+    `right`: {part: calls in which every node of it alone was looked at and is as right as eager's}.
     `results`: outputs of the calls that `called` watches, under compare="nodes", which are as right as eager's of the
     graph's own inputs. `division`: what rules of the option runtimes made of its nodes. `placement`: which execution
     providers have them.
@@ -111,7 +111,7 @@ class GraphInfo:
     eager_work: float = 0.0
     division: Division = field(default_factory=Division)
     placement: Placement = field(default_factory=Placement)
-    right: dict[int, bool] = field(default_factory=dict)
+    right: dict[int, int] = field(default_factory=dict)
     results: list[torch.Tensor] = field(default_factory=list, repr=False)
     code: Callable[[], object] = field(default=_gone, repr=False)
     options: Options | None = field(default=None, repr=False)
@@ -164,12 +164,12 @@ class GraphInfo:
 
     def add_right(self, part: int, *, right: bool) -> None:
         for info in self._with_run():
-            info.right[part] = right and info.right.get(part, True)
+            info.right[part] = info.right.get(part, 0) + right
 
     @property
     def is_right(self) -> bool:
-        """Every node of every part alone was looked at and is as right as eager's."""
-        return not self.fallen_back and all(self.right.get(part, False) for part in range(len(self.parts)))
+        """Every node of every part alone was looked at in each call, and is as right as eager's."""
+        return not self.fallen_back and all(self.right.get(part, 0) == self.calls for part in range(len(self.parts)))
 
     def add_results(self, results: Sequence[torch.Tensor]) -> None:
         for info in self._with_run():

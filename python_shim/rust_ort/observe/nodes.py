@@ -250,7 +250,7 @@ class PartNodes:
     def is_right(self) -> bool:
         """Every node alone was looked at, and is as right as eager's."""
         locals_ = (node.local for node in self.verdicts)
-        looked = all(local.is_pass or local.reason in HIDING_NOTHING for local in locals_)
+        looked = all((local.is_pass and not local.is_worse) or local.reason in HIDING_NOTHING for local in locals_)
         return looked and not self.options.compare_only
 
     def finish(
@@ -375,7 +375,9 @@ class PartNodes:
                     local, cumulative = self.of.settle_as_right(value, WHY_OPEN[choice])
                 else:
                     local, cumulative = self._settled(node, value, (local, cumulative), opinions)
-            if isinstance(value, NodeValue) and local.is_pass and cumulative.kind == "mismatch":
+            # Float64 of all says more than what was added up.
+            drifted = cumulative.kind == "mismatch" and not cumulative.is_worse
+            if isinstance(value, NodeValue) and local.is_pass and drifted:
                 added = terms.of(node)
                 local, cumulative = (local, cumulative) if added is None else self.of.settle_drift(value, added)
             branch = f"{node.name}: {WHY_OPEN[choice]}" if choice else ""

@@ -84,7 +84,7 @@ class Report:
     @property
     def first_worse_node(self) -> tuple[str, NodeVerdict] | None:
         """(graph, node) of the first node whose own kernel is further from float64 than eager's by more than noise."""
-        return next(((graph, node) for graph, node in self.nodes if _is_worse(node.local)), None)
+        return next(((graph, node) for graph, node in self.nodes if node.local.is_worse), None)
 
     @property
     def first_births(self) -> list[tuple[str, NodeVerdict, dict[str, Any]]]:
@@ -365,10 +365,6 @@ def _birth(birth: Mapping[str, Any]) -> str:
             f"it read {read['name']} {read['dtype']}{read['dims']} from {low:.5g} to {high:.5g}{''.join(counts)}"
         )
     return "; ".join(said)
-
-
-def _is_worse(verdict: Verdict) -> bool:
-    return verdict.noise is not None and verdict.noise["kind"] == "candidate_worse"
 
 
 def noise_text(verdict: Verdict) -> str:

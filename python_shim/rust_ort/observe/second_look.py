@@ -56,17 +56,19 @@ class SecondLook:
         self._module, self._inputs, self._names, self.seconds = module, inputs, names, seconds
         self._drawn = generators()
         self._versions = list(map(_version, inputs))
-        self._float64: Known | None = None
+        self._float64: dict[str, Tensor | None] = {}
 
     def float64(self, references: Mapping[str, Any]) -> Known:
-        """{FX name: the same computation in float64}, of values whose float64 is known; computed once. references: what
-        eager gave. Nothing where the graph holds what may not run twice, such as a collective that other ranks would
-        have to join, or where the call has written into its inputs since."""
-        if self._float64 is None:
-            self._float64 = {}
+        """{FX name: the same computation in float64}, of values whose float64 is known; computed once for each.
+        references: what eager gave, of the part that asks. Nothing where the graph holds what may not run twice, such
+        as a collective that other ranks would have to join, or where the call has written into its inputs since."""
+        asked = {name: value for name, value in references.items() if name not in self._float64}
+        if asked:
             runs_once = any(may_do_more(self._module, node) for node in self._module.graph.nodes)
+            found: Known = {}
             if not runs_once and self._versions == list(map(_version, self._inputs)):
-                self._float64 = in_wide(self._run, expected=references, seconds=seconds_for(self.seconds))
+                found = in_wide(self._run, expected=asked, seconds=seconds_for(self.seconds))
+            self._float64 |= {name: found.get(name) for name in asked}
         return self._float64
 
     def spreads(self, wrong: Mapping[str, Verdict], references: Mapping[str, Any]) -> dict[str, Spread]:

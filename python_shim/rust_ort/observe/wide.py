@@ -369,7 +369,7 @@ def in_wide(
                 name: wide.of(value) if expected is None or same(value, expected.get(name)) else None
                 for name, value in run().items()
             }
-        if wide.stopped:
+        if wide.stopped and rounding is None:
             log.warning("whether values outside tolerance are noise is not known of all: %s", wide.stopped)
         return found
     except Exception as error:  # what runs in eager need not run under a dispatch mode

@@ -103,8 +103,10 @@ class PartRunner:
         if nodes is not None:
             ties = nodes.finish(dict(zip(self.outputs, tensors, strict=True)), dump=observation.dump, terms=terms)
             verdicts = self._excused(references or [], tensors, verdicts, ties, observation)
-            if nodes.is_right:
+            if nodes.is_right and not observation.differs:
                 verdicts = self._moved_by_rounding(references or [], tensors, verdicts, terms, observation)
+        # What follows from a value that is wrong is not put down to rounding.
+        observation.differs |= any(not verdict.is_pass for verdict in verdicts)
         if references is not None:
             self._info.add_results(
                 [tensor for tensor, verdict in zip(tensors, verdicts, strict=True) if verdict.is_pass]
@@ -238,7 +240,7 @@ class _Observation:
     """What is wanted of a call. references: {FX name: eager's value}, of what parts read and give; nodes: gives them,
     node by node. again: what is looked at where these differ. calls: {part: (the outer graph's call of it, what it
     reads)}, by FX names; branches: {call: the other branch that the part took}, of parts whose nodes were compared
-    because outputs differed."""
+    because outputs differed. differs: what a part gave before is outside tolerance, or was not compared."""
 
     step: int
     dump: bool
@@ -249,6 +251,7 @@ class _Observation:
     client: Client
     calls: Mapping[str, tuple[fx.Node, list[str]]]
     branches: dict[str, str] = field(default_factory=dict)
+    differs: bool = False
 
 
 class CompiledGraph:

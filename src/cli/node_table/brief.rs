@@ -37,7 +37,7 @@ pub(crate) fn brief(found: &[Found], path: &Path) -> String {
     let lines: Vec<Line<'_>> =
         worst.iter().map(|(_, found, node)| Line { table: &found.table, node, output: None }).collect();
     let rows = rows_of(&lines, telling(found.len() > 1), false, width);
-    let legend = if lines.is_empty() { String::new() } else { paragraph(LEGEND, width) };
+    let legend = if lines.is_empty() { String::new() } else { table::paragraph(LEGEND, width) };
     let mut counts: BTreeMap<Mark, usize> = BTreeMap::new();
     nodes().for_each(|(_, node)| *counts.entry(Mark::of(node)).or_default() += 1);
     worst.iter().for_each(|(mark, ..)| *counts.entry(*mark).or_default() -= 1);
@@ -48,16 +48,12 @@ pub(crate) fn brief(found: &[Found], path: &Path) -> String {
         + &hidden
         + &summary(&found, width)
         + &reasons(nodes().map(|(_, node)| node), width)
-        + &next(&found, path)
+        + &table::paragraph(&next(&found, path), width)
 }
 
 /// By this the worst of one mark comes first.
 fn badness(mark: Mark, node: &NodeRow) -> f64 {
     distance(if mark == Mark::Mismatch { &node.local } else { &node.cumulative })
-}
-
-fn paragraph(text: &str, width: usize) -> String {
-    table::wrapped(text, width).into_iter().map(|line| line + "\n").collect()
 }
 
 /// What was not compared or failed: each reason once, and how many there are of it.
@@ -89,7 +85,7 @@ fn next(found: &[&Found], path: &Path) -> String {
         .iter()
         .any(|found| found.counted.local.mismatch + found.counted.outputs.mismatch + found.counted.plain.mismatch > 0);
     match is_wrong {
-        true => format!("next: `rust-ort blame {path}` says who is to blame\n"),
-        false => format!("next: `rust-ort sbs {path} --all` shows every node\n"),
+        true => format!("next: `rust-ort blame {path}` says who is to blame"),
+        false => format!("next: `rust-ort sbs {path} --all` shows every node"),
     }
 }

@@ -74,8 +74,8 @@ fn text_of(args: &Arguments, runtime: &Runtime, again: &[Again], total: Summary)
     let path = args.what.path.display();
     let next = match (args.all, total.mismatch + total.failed) {
         (true, _) => String::new(),
-        (false, 0) => format!("next: `rust-ort replay {path} --all` shows every output\n"),
-        (false, _) => format!("next: `rust-ort blame {path}` says who is to blame\n"),
+        (false, 0) => table::paragraph(&format!("next: `rust-ort replay {path} --all` shows every output"), width),
+        (false, _) => table::paragraph(&format!("next: `rust-ort blame {path}` says who is to blame"), width),
     };
     title + &told + "\n" + &counts + "\n" + &next
 }

@@ -163,7 +163,11 @@ impl<'a> Open<'a> {
         let at = Addresses {
             reference: address(pair.reference, len_bytes)?,
             candidate: address(pair.candidate, len_bytes)?,
-            terms: pair.terms.filter(|_| pair.desc.dtype.widens()).map(doubles).transpose()?,
+            terms: pair
+                .terms
+                .filter(|_| pair.desc.dtype.widens() && pair.tolerance.rtol > 0.)
+                .map(doubles)
+                .transpose()?,
             exact: exact.transpose()?,
         };
         let n_numbers = len_bytes / part_of(pair.desc.dtype).size_bytes() as u64;

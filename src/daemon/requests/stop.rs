@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::state::{Answer, Connected};
-use crate::base::limits;
 use crate::protocol::control::Reply;
 use crate::protocol::message::{ErrorCode, WireError};
 
@@ -29,9 +28,8 @@ const NAMED: usize = 10;
 
 fn incomplete_dumps(dumps: &[(PathBuf, Vec<PathBuf>)]) -> WireError {
     let each: Vec<String> = dumps.iter().map(|(run, left)| incomplete(run, left)).collect();
-    let within = limits::STOP_DUMPS.as_secs();
     let message = format!(
-        "stop: not written within {within} s, see incomplete.json there: {}; the daemon ends all the same",
+        "stop: not all is written of what calls had begun, see incomplete.json there: {}; the daemon ends all the same",
         each.join(", ")
     );
     let mut error = WireError::fault(ErrorCode::Dump, message);

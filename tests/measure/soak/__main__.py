@@ -64,6 +64,7 @@ class Soak:
                     at = time.monotonic() + draws.expovariate(1 / self.options.every)
                 time.sleep(0.2)
             clients.end()
+            self.checked.wrong += clients.hung
             self._check_done(clients, environment)
         finally:
             for group in clients.groups:
@@ -98,6 +99,9 @@ class Soak:
         while clients.done:
             group = clients.done.pop()
             found = check.client(read(group.log), group.dumps, environment)
+            deaths = [process.returncode for process in group.processes if process.returncode < 0]
+            if deaths and not group.killed:
+                found.wrong.append(f"a client ({group.kind}) died of signal {-deaths[0]}, and nobody sent one")
             self.checked.add(found)
             self.checked.counts[f"clients, {group.kind}"] += 1
             if found.wrong:

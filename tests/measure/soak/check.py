@@ -71,6 +71,7 @@ def dump(run: Path, told: Told | None, environment: dict[str, str]) -> Checked:
         return found
     # The inputs of a call are written before it runs, so that one that is lost leaves its reproduction.
     unfinished = {str(Path(path).parent) for path in verified["not_sealed"]}
+    unfinished |= {str(of["path"]) for of in verified["incomplete"]}
     if told is None:
         found.counts["dumps of clients that were killed"] += 1
     elif told.said != "whole":

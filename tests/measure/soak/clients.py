@@ -41,7 +41,8 @@ class Group:
 
 @dataclass(kw_only=True)
 class Clients:
-    """Starts a group of each kind again when it ended. numbers: of the groups, which name their folders."""
+    """Starts a group of each kind again when it ended. hung: those that did not end by
+    themselves, in words. numbers: of the groups, which name their folders."""
 
     folder: Path
     environment: dict[str, str]
@@ -50,6 +51,7 @@ class Clients:
     kinds: list[str]
     groups: list[Group] = field(default_factory=list)
     done: list[Group] = field(default_factory=list)
+    hung: list[str] = field(default_factory=list)
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def keep_up(self, left_s: float) -> None:
@@ -81,7 +83,8 @@ class Clients:
             self.keep_up(0)
             time.sleep(0.2)
         for group in self.groups:
-            self.log.write("wrong", error=f"a client ({group.kind}) does not end", pids=group.pids)
+            self.hung.append(f"a client ({group.kind}, {group.pids}) does not end")
+            self.log.write("wrong", error=self.hung[-1])
             for pid in group.pids:
                 processes.signalled(pid, signal.SIGKILL)
         for group in self.groups:
