@@ -43,7 +43,8 @@ fn judged(candidate: f32, tolerance: Tolerance, of: impl Fn(Pair<'static, Tensor
     let done = AtomicBool::new(false);
     let verdicts: Vec<TensorVerdict> = thread::scope(|scope| {
         scope.spawn(|| {
-            let segments: Vec<_> = table.iter().take(2).collect();
+            let of = |id| table.iter().find(|segment| segment.id() == SegmentId(id)).unwrap();
+            let segments = [of(1), of(2)];
             let mut offset = 0;
             while !done.load(Ordering::Relaxed) {
                 offset = (offset + 4 * 7919) % (4 * N as u64);
