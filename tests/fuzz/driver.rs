@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::counting::most;
 use crate::mutate::Draws;
-use crate::target::{Reached, Target};
+use crate::target::{Reached, Read, Target};
 
 /// What `cargo test` alone runs: a slice of `make fuzz`.
 const SLICE: Duration = Duration::from_secs(5);
@@ -93,7 +93,7 @@ struct Finding {
 struct Run<'t> {
     target: &'t Target,
     settings: Settings,
-    read: Box<dyn FnMut(&[u8]) -> Reached>,
+    read: Read,
     /// The input that is being read, for a process that dies of it: its length, then its bytes.
     current: File,
     n_read: Arc<AtomicU64>,

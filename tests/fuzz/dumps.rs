@@ -66,7 +66,7 @@ impl Dump {
         replace(&path, content);
         self.n_read += 1;
         let reached = self.look(name, content == whole);
-        if self.n_read % PROGRAM_EVERY == 0 {
+        if self.n_read.is_multiple_of(PROGRAM_EVERY) {
             self.program(name, content == whole);
         }
         replace(&path, &whole);
@@ -85,9 +85,8 @@ impl Dump {
         }
         let judged = judged(&run);
         if let Ok(sets) = &judged {
-            for set in sets.iter().filter(|set| sealed && !is_whole && is_read_of(set, &path)) {
-                panic!("{} is judged with a damaged {name}", set.display());
-            }
+            let with_it = sets.iter().find(|set| sealed && !is_whole && is_read_of(set, &path));
+            assert_eq!(with_it, None, "a data set is judged with a damaged {name}");
         }
         let whole = verified.map_or_else(
             |error| error.to_string(),

@@ -5,15 +5,17 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use crate::mutate::Draws;
 
+/// A function of bytes. It panics where an invariant does not hold.
+pub type Read = Box<dyn FnMut(&[u8]) -> Reached>;
+
 /// Something that reads bytes of others.
 pub struct Target {
     /// Also of its folder in the corpus.
     pub name: &'static str,
     /// Inputs that are accepted, by file name.
     pub seeds: fn() -> Vec<(String, Vec<u8>)>,
-    /// Makes what one run over many inputs keeps, and returns the function of bytes. It panics where an invariant does not
-    /// hold.
-    pub open: fn() -> Box<dyn FnMut(&[u8]) -> Reached>,
+    /// Makes what one run over many inputs keeps, and returns the function of them.
+    pub open: fn() -> Read,
     /// Another input, of one and a part of a second.
     pub mutate: fn(&mut Draws, &[u8], &[u8]) -> Vec<u8>,
     /// The most bytes that an input of so many may take in this process while it is read.
