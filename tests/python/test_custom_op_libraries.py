@@ -140,7 +140,7 @@ def test_a_dump_names_the_library_and_can_be_replayed(
         provenance = json.loads((graph / "part_0/provenance.json").read_text())
         assert provenance["custom_op_libraries"] == [str(copied)]
     run = str(tmp_path / "run")
-    replayed = run_cli("replay", run)
+    replayed = run_cli("replay", run, "--all")
     outputs = len(list((tmp_path / "run").glob("*/part_0/test_data_set_0/actual_*.pb")))
     assert replayed.returncode == 0 and replayed.stdout.count("same bits") == outputs >= 2, replayed
     repro = run_cli("replay", str(forward), "--repro", str(tmp_path / "repro"))

@@ -363,6 +363,7 @@ class PartNodes:
             dump_values=self.dump_values,
         )
         opinions, terms = Opinions(env), Terms(env)
+        wrong = any(node.is_wrong for node in self.verdicts)
         for (node, value), (local, cumulative, births) in zip(judged, verdicts, strict=True):
             choice: Open = ""
             # Where float64 is NaN too, NaN is no rounding: whoever asked for it has it differ.
@@ -375,8 +376,9 @@ class PartNodes:
                     local, cumulative = self.of.settle_as_right(value, WHY_OPEN[choice])
                 else:
                     local, cumulative = self._settled(node, value, (local, cumulative), opinions)
-            # Float64 of all says more than what was added up.
-            drifted = cumulative.kind == "mismatch" and not cumulative.is_worse
+            wrong |= local.kind == "mismatch"
+            # Float64 of all says more than what was added up; what a wrong node may have done is no rounding.
+            drifted = cumulative.kind == "mismatch" and not cumulative.is_worse and not wrong
             if isinstance(value, NodeValue) and local.is_pass and drifted:
                 added = terms.of(node)
                 local, cumulative = (local, cumulative) if added is None else self.of.settle_drift(value, added)

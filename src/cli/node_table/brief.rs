@@ -48,7 +48,7 @@ pub(crate) fn brief(found: &[Found], path: &Path) -> String {
         + &hidden
         + &summary(&found, width)
         + &reasons(nodes().map(|(_, node)| node), width)
-        + &table::paragraph(&next(&found, path), width)
+        + &next(&found, path)
 }
 
 /// By this the worst of one mark comes first.
@@ -85,7 +85,7 @@ fn next(found: &[&Found], path: &Path) -> String {
         .iter()
         .any(|found| found.counted.local.mismatch + found.counted.outputs.mismatch + found.counted.plain.mismatch > 0);
     match is_wrong {
-        true => format!("next: `rust-ort blame {path}` says who is to blame"),
-        false => format!("next: `rust-ort sbs {path} --all` shows every node"),
+        true => format!("next: rust-ort blame {path}\n"),
+        false => format!("next: rust-ort sbs {path} --all\n"),
     }
 }

@@ -74,8 +74,8 @@ fn text_of(args: &Arguments, runtime: &Runtime, again: &[Again], total: Summary)
     let path = args.what.path.display();
     let next = match (args.all, total.mismatch + total.failed) {
         (true, _) => String::new(),
-        (false, 0) => table::paragraph(&format!("next: `rust-ort replay {path} --all` shows every output"), width),
-        (false, _) => table::paragraph(&format!("next: `rust-ort blame {path}` says who is to blame"), width),
+        (false, 0) => format!("next: rust-ort replay {path} --all\n"),
+        (false, _) => format!("next: rust-ort blame {path}\n"),
     };
     title + &told + "\n" + &counts + "\n" + &next
 }
@@ -102,7 +102,7 @@ fn brief(again: &[Again], width: usize) -> String {
     let mut text = String::new();
     let (shown, more) = again.split_at(again.len().min(MOST_ROWS));
     for again in shown {
-        text += &table::fit(&format!("{}: {}\n", again.path.display(), again.how()), table::terminal());
+        text += &table::fit(&format!("{}\n  {}\n", again.path.display(), again.how()), table::terminal());
     }
     text += &table::hidden(shown.len(), std::iter::once(("run", more.len())), "data set");
     text += &again.iter().map(|again| asked_for(again, width)).collect::<String>();
