@@ -119,7 +119,7 @@ fn without_a_word_what_does_not_match_is_shown_and_the_rest_is_counted() {
     dump(folder.path());
     let brief = replay(folder.path(), &["run"]).out;
     for text in [
-        "part_0/test_data_set_0: model.onnx, optimization basic",
+        "part_0/test_data_set_0\n  model.onnx, optimization basic",
         "0_0-forward/0 #4  the run  FAILED",
         "0_0-forward/0 #1  add      MISMATCH",
         "and 1 more output (1 match): --all has all\n",
