@@ -4,36 +4,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use prost::Message as _;
 use rust_ort::base::ids::{GraphId, StepId};
 use rust_ort::compare::{Policy, judge};
 use rust_ort::dump::{EagerValues, GraphRecord, Role, Run, to_json};
-use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
-use rust_ort::onnx::value_info;
-use rust_ort::tensor::{DType, TensorBuf, TensorDesc};
+use rust_ort::tensor::TensorBuf;
 use serde_json::{Value, json};
 
+use crate::common::one_node;
 use crate::dumping;
 
 fn tensor(values: [f32; 2]) -> TensorBuf {
     TensorBuf::from_f32([2], &values).unwrap()
-}
-
-/// y = op(x).
-fn model(op: &str) -> Vec<u8> {
-    let info = |name: &str| value_info(name, &TensorDesc::new(DType::F32, [2]).unwrap());
-    let node =
-        NodeProto { op_type: Some(op.into()), input: vec!["x".into()], output: vec!["y".into()], ..Default::default() };
-    let graph = GraphProto {
-        name: Some("g".into()),
-        input: vec![info("x")],
-        output: vec![info("y")],
-        node: vec![node],
-        ..Default::default()
-    };
-    let opset = OperatorSetIdProto { domain: Some(String::new()), version: Some(18) };
-    let model = ModelProto { ir_version: Some(9), opset_import: vec![opset], graph: Some(graph), ..Default::default() };
-    model.encode_to_vec()
 }
 
 fn graph(run: &Run, name: &str, op: &str, steps: u64) {
@@ -51,8 +32,8 @@ fn graph(run: &Run, name: &str, op: &str, steps: u64) {
         })
         .unwrap();
     let provenance = json!({ "values": { "y": { "fx": op } } });
-    run.part(&name, 0, &model(op), &provenance.to_string()).unwrap();
-    run.optimized(&name, 0, &[model(op), vec![0x1a, 1, b'o']].concat()).unwrap();
+    run.part(&name, 0, &one_node("", op, 2), &provenance.to_string()).unwrap();
+    run.optimized(&name, 0, &[one_node("", op, 2), vec![0x1a, 1, b'o']].concat()).unwrap();
     for step in 0..steps {
         let size = (op.len() as u64 * 10 + step) as f32;
         let [x, y, near] = [[size, 1.], [-size, -1.], [-size, -1.5]].map(tensor);
@@ -69,7 +50,7 @@ fn graph(run: &Run, name: &str, op: &str, steps: u64) {
         run.finish_values(values);
     }
     let [x, y] = [[1., 2.], [-1., -2.]].map(tensor);
-    let wrong = dumping::reproduction("y", model(op), &[("x", &x)], [&y, &x]);
+    let wrong = dumping::reproduction("y", one_node("", op, 2), &[("x", &x)], [&y, &x]);
     run.nodes(dumping::no_nodes(&name, 0), vec![wrong]).unwrap();
 }
 

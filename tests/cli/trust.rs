@@ -4,7 +4,6 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use prost::Message as _;
 use rust_ort::base::ids::StepId;
 use rust_ort::tensor::TensorBuf;
 use serde_json::json;
@@ -21,7 +20,7 @@ fn dump(folder: &Path, onnxruntime: &Path, custom: &[&str], session_options: &se
     let parts = json!({ "options": { "session_options": session_options } });
     let graph = dumping::graph(&run, "0_0-forward", &parts.to_string());
     let provenance = json!({ "values": {}, "custom_op_libraries": custom });
-    run.part(&graph, 0, &common_model(), &provenance.to_string()).unwrap();
+    run.part(&graph, 0, &common::one_node("", "Neg", 2), &provenance.to_string()).unwrap();
     let x = TensorBuf::from_f32([2], &[1., 2.]).unwrap();
     let y = TensorBuf::from_f32([2], &[-1., -2.]).unwrap();
     let set = run.begin_step(&graph, 0, StepId(0), &[("x".into(), x.shared())]).unwrap();
@@ -29,31 +28,6 @@ fn dump(folder: &Path, onnxruntime: &Path, custom: &[&str], session_options: &se
     run.actuals(&set, &[("y".into(), y.shared())]);
     run.finish(&set);
     assert!(run.flush().lost.is_empty());
-}
-
-/// y = -x.
-fn common_model() -> Vec<u8> {
-    use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
-    use rust_ort::onnx::value_info;
-    use rust_ort::tensor::{DType, TensorDesc};
-
-    let info = |name: &str| value_info(name, &TensorDesc::new(DType::F32, [2]).unwrap());
-    let neg = NodeProto {
-        op_type: Some("Neg".into()),
-        input: vec!["x".into()],
-        output: vec!["y".into()],
-        ..Default::default()
-    };
-    let graph = GraphProto {
-        name: Some("g".into()),
-        input: vec![info("x")],
-        output: vec![info("y")],
-        node: vec![neg],
-        ..Default::default()
-    };
-    let opset = OperatorSetIdProto { domain: Some(String::new()), version: Some(18) };
-    let model = ModelProto { ir_version: Some(9), opset_import: vec![opset], graph: Some(graph), ..Default::default() };
-    model.encode_to_vec()
 }
 
 fn said(folder: &Path, args: &[&str]) -> Said {

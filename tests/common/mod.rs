@@ -36,10 +36,15 @@ pub fn custom_ops() -> CustomOpLibrary {
 
 /// `y = Attempt(x)`, of so many elements: see the fixture.
 pub fn attempts(n: usize) -> Vec<u8> {
+    one_node("test.custom", "Attempt", n)
+}
+
+/// `y = op(x)` of float32, of so many elements. domain: "" for ONNX's own.
+pub fn one_node(domain: &str, op: &str, n: usize) -> Vec<u8> {
     let info = |name: &str| value_info(name, &TensorDesc::new(DType::F32, [n as i64]).unwrap());
     let node = NodeProto {
-        op_type: Some("Attempt".into()),
-        domain: Some("test.custom".into()),
+        op_type: Some(op.into()),
+        domain: (!domain.is_empty()).then(|| domain.into()),
         input: vec!["x".into()],
         output: vec!["y".into()],
         ..Default::default()
@@ -52,7 +57,8 @@ pub fn attempts(n: usize) -> Vec<u8> {
         ..Default::default()
     };
     let opset = |domain: &str, version| OperatorSetIdProto { domain: Some(domain.into()), version: Some(version) };
-    let opset_import = vec![opset("", 18), opset("test.custom", 1)];
+    let own = (!domain.is_empty()).then(|| opset(domain, 1));
+    let opset_import = [opset("", 18)].into_iter().chain(own).collect();
     ModelProto { ir_version: Some(9), opset_import, graph: Some(graph), ..Default::default() }.encode_to_vec()
 }
 

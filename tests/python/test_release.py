@@ -396,14 +396,14 @@ def test_a_part_whose_preparation_was_interrupted_is_released(
     two(x)
     real_await = connection_module.Connection._await
 
-    def interrupting(self: Any, number: int) -> Any:
+    def interrupting(self: Any, *asked_for: Any) -> Any:
         kinds = [request.WhichOneof("body") for request in asked]
         if kinds[-1:] == ["prepare_part"]:
             monkeypatch.setattr(connection_module.Connection, "_await", real_await)
             if when == "after the reply":
-                real_await(self, number)
+                real_await(self, *asked_for)
             raise KeyboardInterrupt
-        return real_await(self, number)
+        return real_await(self, *asked_for)
 
     asked: list[Any] = []
     real_ask = connection_module.Connection.ask

@@ -66,7 +66,6 @@ class Connection:
         """Unlike any other connection's of this process."""
         self._make_locks()
         self._awaited: dict[int, Any] = {}  # request -> its reply, None as long as there is none
-        self._waits: dict[int, Waiting] = {}
         self._chunks: deque[bytes] = deque()  # received, and not yet taken apart
         self._wanted = wire.HEADER.size
         self._ids = itertools.count(1)
@@ -139,20 +138,18 @@ class Connection:
         number = next(self._ids)
         request.request_id = number
         self._awaited[number] = None
-        self._waits[number] = Waiting(self, about or str(request.WhichOneof("body")))
         reply = None
         try:
             frame = wire.encode_frame(wire.REQUEST, request.SerializeToString())
             try:
                 self._send(frame, fd)
-                reply = self._await(number)
+                reply = self._await(number, Waiting(self, about or str(request.WhichOneof("body"))))
             except BaseException:
                 self._kept[number] = keep
                 if request.HasField("run_observed"):
                     self.cancel(request.run_observed.call.call_id)
                 raise
         finally:
-            self._waits.pop(number, None)
             with self._lock:
                 self._stop_reading()
                 came = self._awaited.pop(number, None)
@@ -199,8 +196,7 @@ class Connection:
                 self._lose("a request was interrupted halfway")
                 raise
 
-    def _await(self, number: int) -> Any:
-        waiting = self._waits[number]
+    def _await(self, number: int, waiting: Waiting) -> Any:
         while True:
             waiting.tell()
             try:
