@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 import rust_ort
+from rust_ort.export.unwritten import UNWRITTEN
 from rust_ort.link.daemon import find_binary
 from rust_ort.link.program import environment
 from rust_ort.link.specs import PASSES
-from rust_ort.observe.reference import UNWRITTEN
 from rust_ort.observe.sides import BOTH_NONE, BY_CHANCE
 
 BATCH, LENGTH, VOCABULARY, IMAGE = 2, 8, 100, 16

@@ -358,6 +358,37 @@ def test_a_buffer_that_nobody_wrote_into_is_no_comparison() -> None:
     assert kinds(report) == {"buffer scale": "not_compared"} and not report.ok
 
 
+def test_outputs_that_nobody_wrote_into_are_no_comparison() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        return torch.empty(64), x.exp(), torch.empty_like(x)
+
+    for options in ({}, {"compare": "outputs"}, {"on_unsupported": "error"}):
+        report = rust_ort.compare(function, X, options=options).check()
+        assert kinds(report) == {"output[0]": "not_compared", "output[1]": "match", "output[2]": "not_compared"}
+        assert report.verdicts[0].reason == "memory that nobody wrote into"
+        assert [verdict.name for graph in report.graphs for _, verdict in graph.verdicts] == (
+            ["exp"] if options.get("compare") else []
+        )
+    alone = rust_ort.compare(lambda x: torch.empty(64), X)
+    assert kinds(alone) == {"output": "not_compared"} and not alone.ok
+
+
+def test_memory_that_somebody_wrote_into_since_is_compared() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        made = torch.empty(4)
+        torch._dynamo.graph_break()
+        return made.fill_(3 if torch.compiler.is_compiling() else 2), x.exp()
+
+    def partly(x: Tensor) -> Tensor:
+        made = torch.empty(2, 4)
+        made[0] = 1
+        made[1] = x[1]
+        return made
+
+    assert kinds(rust_ort.compare(function, X))["output[0]"] == "mismatch"
+    assert kinds(rust_ort.compare(partly, X).check()) == {"output": "match"}
+
+
 def test_arguments_that_are_given_back_are_no_comparison() -> None:
     report = rust_ort.compare(lambda x: (x.exp(), x, x.t()), X).check()
     assert kinds(report) == {"output[0]": "match", "output[1]": "not_compared", "output[2]": "not_compared"}

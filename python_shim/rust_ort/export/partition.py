@@ -21,6 +21,7 @@ from rust_ort.export.rules.nodes import draws, tensors
 from rust_ort.export.shapes import SIZE_OPERATORS, overlaps
 from rust_ort.export.text import indented
 from rust_ort.export.together import together
+from rust_ort.export.unwritten import leaves_unwritten
 from rust_ort.torch_private import HigherOrderOperator, OpOverload, free_unbacked_symbols, pytree
 
 SCHEMA_VERSION = 1
@@ -32,6 +33,7 @@ DRAWS_RANDOM_NUMBERS = "it draws random numbers; torch's generator is what manua
 SIZE_AT_RUN_TIME = "a size is known only at run time"
 COMPLEX = "complex numbers have no ONNX form"
 SIZE_ALONE = "nothing of it is used but its size"
+UNWRITTEN_OUTPUT = "memory that nobody wrote into, which ONNX Runtime does not read: it computes nothing"
 CONSTANT = "rust_ort constant"
 """Key of a node's meta: the number that a constant of one element is."""
 
@@ -39,7 +41,10 @@ MEMORY_READ = "an operator in eager sees the memory behind it"
 
 SEVERAL_DEVICES = "its tensors are on several devices"
 
-EAGER_IS_RIGHT = arguments.REASONS | {DRAWS_RANDOM_NUMBERS, MEMORY_READ, SIZE_ALONE, SEVERAL_DEVICES}
+COMPUTES_NOTHING = frozenset({aliases.SHARES_MEMORY, UNWRITTEN_OUTPUT})
+"""Reasons of nodes of which nothing is left for ONNX Runtime to compute."""
+
+EAGER_IS_RIGHT = arguments.REASONS | {DRAWS_RANDOM_NUMBERS, MEMORY_READ, SIZE_ALONE, SEVERAL_DEVICES, UNWRITTEN_OUTPUT}
 """Reasons for which eager is the right place; all others are something that ONNX lacks."""
 
 BOOKKEEPING = SIZE_OPERATORS | {
@@ -208,6 +213,8 @@ class Support:
         if isinstance(target, OpOverload):
             if draws(node):
                 return DRAWS_RANDOM_NUMBERS
+            if leaves_unwritten(target) and not any(map(self.runs, node.users)):
+                return UNWRITTEN_OUTPUT  # as an output of a part it would be compared: chance with zeros
             if target._schema.is_mutable:
                 return "it writes to its input"
             if target.is_view and (any(map(self._reads_memory, node.users)) or self._is_spread_for_eager(node)):

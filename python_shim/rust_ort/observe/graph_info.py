@@ -85,8 +85,8 @@ class GraphInfo:
     `work`, `eager_work`: of all its compute nodes and of those in eager, an estimate: see observe/work.py.
     `right`: {part: calls in which every node of it alone was looked at and is as right as eager's}.
     `results`: outputs of the calls that `called` watches, under compare="nodes", which are as right as eager's of the
-    graph's own inputs. `division`: what rules of the option runtimes made of its nodes. `placement`: which execution
-    providers have them.
+    graph's own inputs; `unwritten`: outputs of them that are memory nobody wrote into. `division`: what rules of the
+    option runtimes made of its nodes. `placement`: which execution providers have them.
     `code`: gives the compiled code as long as it lives. `options`: what it was compiled with; None of a copy in another
     process."""
 
@@ -113,12 +113,13 @@ class GraphInfo:
     placement: Placement = field(default_factory=Placement)
     right: dict[int, int] = field(default_factory=dict)
     results: list[torch.Tensor] = field(default_factory=list, repr=False)
+    unwritten: list[torch.Tensor] = field(default_factory=list, repr=False)
     code: Callable[[], object] = field(default=_gone, repr=False)
     options: Options | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
         """A copy or another process has no code, and options hold functions that may not travel."""
-        return {**self.__dict__, "code": _gone, "options": None, "results": []}
+        return {**self.__dict__, "code": _gone, "options": None, "results": [], "unwritten": []}
 
     @property
     def eager_nodes(self) -> int:
@@ -175,6 +176,11 @@ class GraphInfo:
         for info in self._with_run():
             if info is not self:  # kept as long as somebody watches
                 info.results.extend(results)
+
+    def add_unwritten(self, outputs: Sequence[torch.Tensor]) -> None:
+        for info in self._with_run():
+            if info is not self:
+                info.unwritten.extend(outputs)
 
     def add_nodes(self, step: int, nodes: Sequence[NodeVerdict], changed: Sequence[Verdict]) -> None:
         """changed: outputs of the plain session against those of the instrumented one."""
@@ -286,7 +292,7 @@ def note_call(info: GraphInfo) -> None:
         return
     if id(info) not in seen:
         empty: Any = {"verdicts": [], "nodes": [], "calls": 0, "daemon_fallbacks": 0, "fault": "", "unreachable": None,
-                      "results": [], "right": {}}  # fmt: skip
+                      "results": [], "unwritten": [], "right": {}}  # fmt: skip
         seen[id(info)] = info, dataclasses.replace(info, **empty)
     seen[id(info)][1].calls += 1
 

@@ -25,13 +25,14 @@ from rust_ort.errors import RustOrtError
 from rust_ort.export.partition import EagerNode, is_compute
 from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import computed_by, module_path, operator_name, source_line
+from rust_ort.export.unwritten import UNWRITTEN, is_unwritten
 from rust_ort.link.specs import BY_DTYPE, Verdict, not_compared
 from rust_ort.memory import device
 from rust_ort.observe.branches import branch_behind, other_branch
 from rust_ort.observe.choices import WHY_OPEN, Open, why_open
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.opinion import Opinions
-from rust_ort.observe.reference import UNWRITTEN, determined, generators, is_unwritten, set_generators
+from rust_ort.observe.reference import determined, generators, set_generators
 from rust_ort.observe.terms import Terms
 from rust_ort.observe.verdicts import fits, policy
 from rust_ort.observe.wide import WideGraph, reason_of

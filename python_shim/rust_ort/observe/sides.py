@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rust_ort.errors import ClientError, RustOrtError
+from rust_ort.export.unwritten import UNWRITTEN
 from rust_ort.link.specs import Verdict, not_compared
 from rust_ort.observe.graph_info import GraphInfo, called
 from rust_ort.observe.reference import Generators, generators, in_eager, one_at_a_time, rng_kept, same_generators
@@ -37,10 +38,12 @@ ABSENT = _Absent()
 @dataclass(kw_only=True)
 class Run:
     """What a run gave. values: {name: tensor or other leaf}. idle: {name: why the run has no part in the value}.
-    shared: {name: why an argument is no copy}. drawn: the generators as it left them."""
+    unwritten: names of outputs that are memory nobody wrote into, as far as its graphs tell. shared: {name: why an
+    argument is no copy}. drawn: the generators as it left them."""
 
     values: dict[str, Any] = field(default_factory=dict)
     idle: dict[str, str] = field(default_factory=dict)
+    unwritten: set[str] = field(default_factory=set)
     shared: dict[str, str] = field(default_factory=dict)
     drawn: Generators | None = None
 
@@ -87,18 +90,21 @@ class Runs:
     def watched(self, side: str, compiled: Callable[..., Any]) -> tuple[Run, list[GraphInfo]]:
         """A run and the compiled graphs that it called. side: in messages."""
         with called() as graphs:
-            run = self._run(side, compiled)
+            run = self._run(side, compiled, lambda: [tensor for graph in graphs() for tensor in graph.unwritten])
         return run, graphs()
 
-    def _run(self, side: str, function: Callable[..., Any]) -> Run:
+    def _run(self, side: str, function: Callable[..., Any], unwritten: Callable[[], list[Tensor]] = list) -> Run:
         if not self._is_first:
             self._state.restore()
         self._is_first = False
-        return _run_side(side, function, self._call, self._state)
+        return _run_side(side, function, self._call, self._state, unwritten)
 
 
-def _run_side(side: str, function: Callable[..., Any], call: Call, state: State) -> Run:
-    """One run on copies of the arguments: outputs, loss, gradients, buffers, and what became of the arguments."""
+def _run_side(
+    side: str, function: Callable[..., Any], call: Call, state: State, unwritten: Callable[[], list[Tensor]]
+) -> Run:
+    """One run on copies of the arguments: outputs, loss, gradients, buffers, and what became of the arguments.
+    unwritten: gives what graphs returned as memory that nobody wrote into."""
     model, backward = call.model, call.backward
     copies = Copies(model)
     args = tuple(copies.of(arg, f"input[{index}]") for index, arg in enumerate(call.args))
@@ -113,6 +119,8 @@ def _run_side(side: str, function: Callable[..., Any], call: Call, state: State)
             outputs = function(*args, **kwargs)
         found = [(f"output{path}", leaf) for path, leaf in named_values(outputs)]
         values |= {name: kept(leaf) for name, leaf in found}
+        chance = {_memory(tensor) for tensor in unwritten() if tensor.is_inference() or not tensor._version} - {None}
+        run.unwritten = {name for name, leaf in found if isinstance(leaf, Tensor) and _memory(leaf) in chance}
         values |= {f"{name} {part}": entry for name, leaf in found for part, entry in ragged(leaf).items()}
         if backward or call.loss is not None:
             total = scalar_loss(outputs, call.loss, side=side, backward=backward)
@@ -214,6 +222,8 @@ def pairs(
         idle = gradients if name.startswith("grad of ") else forward
         if not idle and name in reference.idle and name in candidate.idle and same(left, right):
             idle = candidate.idle[name]
+        if not idle and name in candidate.unwritten:
+            idle = UNWRITTEN
         entry = _entry(name, left, right, idle)
         if entry is not None:
             entries.append(entry)

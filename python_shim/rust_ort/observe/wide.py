@@ -20,8 +20,8 @@ from torch import Tensor, fx
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from rust_ort.export.partition import PURE_NAMESPACES
+from rust_ort.export.unwritten import UNWRITTEN, drops, is_unwritten, leaves_unwritten
 from rust_ort.memory.device import free_bytes_beside
-from rust_ort.observe.reference import UNWRITTEN, drops, is_unwritten, leaves_unwritten
 from rust_ort.observe.values import same
 from rust_ort.torch_private import OpOverload, TorchDispatchMode, pytree
 

@@ -1,7 +1,8 @@
 """How much of a graph's work its nodes are: a count of nodes hides that one of them may be the model.
 
 An estimate from shapes: floating-point operations by torch's own formulas, of products, convolutions and attention; of
-what has no formula the bytes that it reads and writes, one for an operation. Views do nothing.
+what has no formula the bytes that it reads and writes, one for an operation. Views do nothing,
+nor does memory that nobody wrote.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import fx
 
 from rust_ort.export.partition import body_nodes, is_compute
 from rust_ort.export.shapes import hint
+from rust_ort.export.unwritten import leaves_unwritten
 from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.torch_private import pytree
 
@@ -39,11 +41,11 @@ def of_graph(gm: fx.GraphModule, eager: Collection[str]) -> tuple[float, float]:
 
 
 def of_node(node: fx.Node) -> float:
-    """By torch's formula for the operator, else the bytes of what it reads and gives; 0 of a view."""
+    """By torch's formula for the operator, else the bytes of what it reads and gives; 0 of what does nothing."""
     from torch.utils.flop_counter import flop_registry
 
     target: Any = node.target
-    if getattr(target, "is_view", False):
+    if getattr(target, "is_view", False) or leaves_unwritten(target):
         return 0.0
     reads: Any = (node.args, node.kwargs, node)
     args, kwargs, made = fx.map_arg(reads, lambda source: source.meta.get("val"))

@@ -18,8 +18,15 @@ from rust_ort.call.client import Client
 from rust_ort.errors import ClientError, DaemonFault, OptionError, RustOrtError
 from rust_ort.export import hash as content
 from rust_ort.export import tensorified
-from rust_ort.export.aliases import DIRECTION, SHARES_MEMORY, hidden_outputs
-from rust_ort.export.partition import EAGER_IS_RIGHT, EagerNode, lowest_precision, modules, operators
+from rust_ort.export.aliases import DIRECTION, hidden_outputs
+from rust_ort.export.partition import (
+    COMPUTES_NOTHING,
+    EAGER_IS_RIGHT,
+    EagerNode,
+    lowest_precision,
+    modules,
+    operators,
+)
 from rust_ort.export.plan import Plan, make_plan
 from rust_ort.export.provenance import input_sources, source_line
 from rust_ort.export.text import one_line
@@ -290,8 +297,9 @@ def _keep(client: Client, graph_id: str, plan: Plan, options: Options) -> None:
 
 
 def _left_out(eager: Sequence[EagerNode]) -> list[EagerNode]:
-    """Nodes that ONNX Runtime might have computed: not views that share memory, which compute nothing."""
-    return [node for node in eager if node.reason != SHARES_MEMORY]
+    """Nodes that ONNX Runtime might have computed: not views that share memory and memory that nobody wrote
+    into, which compute nothing."""
+    return [node for node in eager if node.reason not in COMPUTES_NOTHING]
 
 
 def _first_cause(plan: Plan) -> BaseException | None:

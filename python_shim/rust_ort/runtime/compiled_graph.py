@@ -22,6 +22,7 @@ from rust_ort.call.staging import as_plain
 from rust_ort.errors import DaemonFault
 from rust_ort.export.partition import may_do_more
 from rust_ort.export.plan import Plan, PlannedPart, restrides
+from rust_ort.export.unwritten import is_unwritten
 from rust_ort.link.specs import GraphSpec, Policy, Verdict, not_compared
 from rust_ort.observe import rules, session
 from rust_ort.observe.graph_info import GraphInfo, note_call
@@ -275,6 +276,10 @@ class CompiledGraph:
         self._restride = restrides(plan.cut.outer)
         placeholders = (node for node in plan.cut.outer.graph.nodes if node.op == "placeholder")
         self._unused = [position for position, node in enumerate(placeholders) if not node.users]
+        returned = pytree.tree_leaves(plan.cut.outer.graph.output_node().args[0])
+        self._unwritten = [
+            position for position, node in enumerate(returned) if isinstance(node, fx.Node) and is_unwritten(node)
+        ]
         self._runners: list[PartRunner] | None = None
         self._calls: dict[str, tuple[fx.Node, list[str]]] = {}
         self._fast: Callable[[list[Any]], Any] | None = None
@@ -423,9 +428,12 @@ class CompiledGraph:
         try:
             with autocast_off():
                 assert self._outer is not None
-                return self._outer(args)
+                outputs = self._outer(args)
         finally:
             _observed.now = before
+        if self._unwritten:
+            self.info.add_unwritten([outputs[position] for position in self._unwritten])
+        return outputs
 
     def _in_eager(self, args: list[Any], fault: DaemonFault) -> Any:
         self.info.note_fallback(fault)
