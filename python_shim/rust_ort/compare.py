@@ -89,6 +89,7 @@ def compare(
     may_look = judge.may_excuse and sides.compiled_here and judge.used == backend.options
     if may_look and _differ(verdicts) and judge.used.compare != "nodes":
         sides.graphs = _looked_inside(call, judge.used, sides.seconds) or sides.graphs
+        verdicts |= judge.not_noise(verdicts)
         verdicts |= judge.excused(verdicts)
     return Report(
         verdicts=judge.in_order(verdicts), graphs=sides.graphs,
@@ -159,8 +160,7 @@ class _Judge:
         ]
         self._wanted = {entry[0]: entry for entry in self._entries if isinstance(entry, tuple)}
         # What was asked for is not put down to noise, nor what a wrong node may have done.
-        wrong = any(node.is_wrong for graph in sides.graphs for _, node in graph.nodes)
-        self.may_excuse = used.tolerance is None and not wrong
+        self.may_excuse = used.tolerance is None and not _has_wrong_node(sides.graphs)
 
     def verdicts(self) -> dict[str, Verdict]:
         """{name: the verdict} of each pair, those outside tolerance looked at once more."""
@@ -173,6 +173,13 @@ class _Judge:
         float64 = (lambda: self._float64) if self.may_excuse else None
         looked = looked_at_again(first, judge, lambda: self._terms, float64)
         return {verdict.name: verdict for verdict in looked}
+
+    def not_noise(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+        """{name: the verdict} of what was put down to noise before a node was known to be wrong, judged without it."""
+        noise = [name for name, verdict in verdicts.items() if verdict.kind == "noise"]
+        if not noise or not _has_wrong_node(self._sides.graphs):
+            return {}
+        return {verdict.name: verdict for verdict in self._compared(noise, terms=self._terms)}
 
     def excused(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """{name: the verdict}, of mismatches that are none by what is known of the graphs' nodes."""
@@ -233,6 +240,10 @@ class _Judge:
 
 def _differ(verdicts: Mapping[str, Verdict]) -> bool:
     return any(verdict.kind == "mismatch" for verdict in verdicts.values())
+
+
+def _has_wrong_node(graphs: Sequence[GraphInfo]) -> bool:
+    return any(node.is_wrong for graph in graphs for _, node in graph.nodes)
 
 
 def _looked_inside(call: Call, used: Options, seconds: float) -> list[GraphInfo]:

@@ -43,12 +43,12 @@ def turned(x: Tensor, weight: Tensor) -> Tensor:
     return torch.where(rounding_alone(x, weight) > 0, 1.0, -1.0) * 2
 
 
-def scaled(factor: float) -> Any:
-    """A transform: Tanh times a factor."""
+def scaled(factor: float, operator: str = "Tanh") -> Any:
+    """A transform: the operator times a factor."""
 
     def transform(proto: Any) -> None:
         for node in list(proto.graph.node):
-            if node.op_type == "Tanh":
+            if node.op_type == operator:
                 value = node.output[0]
                 node.output[0] = f"{value}_right"
                 proto.graph.initializer.append(helper.make_tensor("factor", TensorProto.FLOAT, [], [factor]))
@@ -82,6 +82,24 @@ def test_a_fault_beside_the_noise_is_none(mode: str) -> None:
     options = {"compare": mode, "transforms": [scaled(3.0)]}
     report = rust_ort.compare(enlarged, X, WEIGHT, options=options)
     assert [verdict.kind for verdict in report.verdicts] == ["mismatch"] and not report.ok, report
+
+
+@pytest.mark.parametrize("mode", ["off", "outputs", "nodes"])
+def test_nothing_is_noise_beside_a_wrong_node_whenever_it_is_found(mode: str, tmp_path: Path) -> None:
+    """Under "off" and "outputs" the nodes are looked at after noise was told."""
+
+    def both(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return enlarged(x, weight), x.sin()
+
+    options = {"compare": mode, "transforms": [scaled(3.0, "Sin")]}
+    with rust_ort.dump("run", folder=tmp_path):
+        report = rust_ort.compare(both, X, WEIGHT, options=options)
+    assert [verdict.kind for verdict in report.verdicts] == ["mismatch", "mismatch"], report
+    assert report.first_wrong_node is not None and report.first_wrong_node[1].op == "aten.sin.default"
+    if mode != "off":
+        written = next((tmp_path / "run").glob("*/part_0/comparison_0.json"))
+        verdicts = json.loads(written.read_text())["verdicts"]
+        assert {verdict["verdict"]["kind"] for verdict in verdicts} == {"mismatch"}, verdicts
 
 
 def stepped(steps: int) -> Any:

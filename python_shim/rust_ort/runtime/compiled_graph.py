@@ -98,9 +98,12 @@ class PartRunner:
         terms: dict[str, Any] = {}
         if references is not None:
             wrong = observation.nodes is not None and observation.nodes.is_wrong
+            wrong = wrong or self._info.of_this_run.first_wrong_node() is not None
             verdicts = self._looked_at_again(args, references, tensors, verdicts, terms, observation, wrong=wrong)
             if nodes is None and any(verdict.kind == "mismatch" for verdict in verdicts):
                 nodes = self._looked_inside(args, observation)
+                if nodes is not None and any(node.is_wrong for node in nodes.verdicts):
+                    verdicts = self._not_noise(references, tensors, verdicts, terms, observation)
         if nodes is not None:
             ties = nodes.finish(dict(zip(self.outputs, tensors, strict=True)), dump=observation.dump, terms=terms)
             verdicts = self._excused(references or [], tensors, verdicts, ties, observation)
@@ -160,6 +163,23 @@ class PartRunner:
         excused = {verdict.name: verdict for verdict in judged}
         return [excused.get(verdict.name, verdict) for verdict in verdicts]
 
+    def _not_noise(
+        self, references: list[torch.Tensor], candidates: list[torch.Tensor], verdicts: Sequence[Verdict],
+        terms: Mapping[str, Any], observation: _Observation,
+    ) -> list[Verdict]:  # fmt: skip
+        """What was put down to noise before a node was known to be wrong, judged without it. terms: by FX names."""
+        of = {
+            verdict.name: (output, reference, candidate)
+            for verdict, output, reference, candidate in zip(
+                verdicts, self.outputs, references, candidates, strict=True
+            )
+            if verdict.kind == "noise"
+        }
+        sums = {name: terms.get(output) for name, (output, *_) in of.items()}
+        judged = self._judged({name: pair for name, (_, *pair) in of.items()}, observation, terms=sums) if of else []
+        found = {verdict.name: verdict for verdict in judged}
+        return [found.get(verdict.name, verdict) for verdict in verdicts]
+
     def _moved_by_rounding(
         self, references: list[torch.Tensor], candidates: list[torch.Tensor], verdicts: Sequence[Verdict],
         terms: Mapping[str, Any], observation: _Observation,
@@ -189,7 +209,7 @@ class PartRunner:
         return [found.get(verdict.name, verdict) for verdict in verdicts]
 
     def _judged(
-        self, values: Mapping[str, tuple[Any, ...]], observation: _Observation, **known: Mapping[str, Any]
+        self, values: Mapping[str, Sequence[Any]], observation: _Observation, **known: Mapping[str, Any]
     ) -> list[Verdict]:
         """Verdicts of {name: (reference, candidate, ...)}, which the dump gets, too. known: as of `Client.compare`."""
         return observation.client.compare(
