@@ -30,8 +30,8 @@ RUN = "blame"
 
 
 ELSEWHERE = (
-    "values of the model differ from eager's, and no output of a graph does: what differs is left to eager, or was "
-    "changed before the graph was exported; print(blamed.report) shows the values"
+    "values of the model differ from eager's, and every output of its graphs is as right as eager's: what differs is "
+    "made of them in eager, or was changed before the graph was exported; print(blamed.report) shows the values"
 )
 
 

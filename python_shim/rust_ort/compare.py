@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend, compiled_apart
 from rust_ort.call.client import Client
-from rust_ort.link.specs import Verdict, not_compared
+from rust_ort.link.specs import PASSES, Verdict, not_compared
 from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.observe.report import Report
 from rust_ort.observe.second_look import LOOKS_INSIDE_SECONDS, Known, looked_at_again, seconds_for, terms_of
@@ -198,6 +198,11 @@ class _Judge:
             for name, verdict in verdicts.items()
             if verdict.kind == "mismatch" and any(same(result, self._wanted[name][2]) for result in results)
         }
+        # Both sides compute the loss alike of the outputs: where these are right it is nobody's fault.
+        outputs = [name for name in verdicts if name.startswith("output")]
+        if "loss" in verdicts and any(verdicts[name].kind == "tie" or name in ties for name in outputs):
+            is_right = all(name in ties or verdicts[name].kind in (*PASSES, "not_compared") for name in outputs)
+            ties |= {"loss": branch} if is_right and verdicts["loss"].kind == "mismatch" else {}
         return {verdict.name: verdict for verdict in self._compared(ties, ties=ties)}
 
     def _moved_by_rounding(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
@@ -209,9 +214,9 @@ class _Judge:
             return {}
         if not all(graph.is_right for graph in graphs):
             return {}
-        seconds, expected = seconds_for(self._sides.seconds), self._sides.reference.values
+        seconds = seconds_for(self._sides.seconds)
         with self._call.runs() as runs:
-            moved = spreads(wrong, lambda: runs.eager().values, self._float64, expected=expected, seconds=seconds)
+            moved = spreads(wrong, lambda: runs.eager().values, self._float64, seconds=seconds)
         judged = self._compared(moved, terms=self._terms, exact=self._float64, spreads=moved) if moved else []
         return {verdict.name: verdict for verdict in judged}
 

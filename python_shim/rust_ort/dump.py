@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rust_ort._callable import make_callable
+from rust_ort.errors import OptionError
 from rust_ort.observe.session import DumpSession, begin, end, run_json
 from rust_ort.options import Options, arguments
 
@@ -29,7 +30,8 @@ def dump(
 
     run: name of the folder that is made in `folder`. clean: remove an earlier dump of that name first. calls: of each
     graph, dump the tensors of its "first" call, of "all", or "none". durable: what an answered call has dumped outlives
-    a power cut, at the cost of syncing every file; None: as the option says. options: for the daemon's socket.
+    a power cut, at the cost of syncing every file; None: as the option says. options: which daemon and executor have
+    the dump, as they are given to what is compiled; what is compared is an option of that alone.
 
     On exit everything is on disk, or a RuntimeWarning names what is not. A forked child runs on and dumps nothing,
     unless it opens a dump itself.
@@ -40,7 +42,7 @@ def dump(
     run, path = arguments.checked_run(run), arguments.checked_folder("dump", "folder", folder)
     arguments.checked_flag("dump", "clean", clean)
     arguments.checked_choice("dump", "calls", calls, ("first", "all", "none"))
-    opened = arguments.parsed_options("dump", options)
+    opened = _opened(options)
     if durable is None:
         durable = opened.durable
     arguments.checked_flag("dump", "durable", durable)
@@ -50,6 +52,22 @@ def dump(
         yield session.path
     finally:
         end(session)
+
+
+OF_THE_DAEMON = ("socket", "threads", "session_options", "runtimes", "durable")
+"""Options by which the daemon and the executor are chosen, and how files are written."""
+
+
+def _opened(options: dict[str, Any] | Options | None) -> Options:
+    """Errors: OptionError, also of an option that says nothing of a dump."""
+    opened = arguments.parsed_options("dump", options)
+    idle = [] if isinstance(options, Options) else sorted(set(options or ()) - set(OF_THE_DAEMON))
+    if idle:
+        raise OptionError(
+            f"dump options: {', '.join(map(repr, idle))} is of what is compiled and would do nothing here; give it to "
+            f"torch.compile(..., options=...) or rust_ort.compare. A dump takes {', '.join(OF_THE_DAEMON)}"
+        )
+    return opened
 
 
 make_callable(__name__, dump)

@@ -5,6 +5,15 @@ pub fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
+/// A text as one word of a shell's command line.
+pub fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_./-+=:@%,".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
 /// Whether a terminal shows it, and goes on as before: it moves no cursor, sets no title, and does not turn the direction
 /// of what follows. Ends of lines and tabulators are.
 pub fn is_printable(c: char) -> bool {
@@ -38,7 +47,16 @@ fn colour_len(text: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{printable, quoted};
+    use super::{printable, quoted, shell_word};
+
+    #[test]
+    fn a_shell_reads_one_word() {
+        for (text, expected) in
+            [("dumps/run_1", "dumps/run_1"), ("a b", "'a b'"), ("it's", r"'it'\''s'"), ("$x;", "'$x;'"), ("", "''")]
+        {
+            assert_eq!(shell_word(text), expected);
+        }
+    }
 
     #[test]
     fn a_terminal_gets_letters_alone() {

@@ -26,6 +26,9 @@ pub struct Answer {
     pub step: u64,
     /// Outputs outside tolerance, as they came out.
     pub complaints: Vec<Complaint>,
+    /// The other outputs, by why they are as right as eager's.
+    #[serde(default)]
+    pub right: Summary,
     /// Who is to blame.
     pub culprit: Culprit,
     /// Who is to blame beside them, for other outputs or another part of the error.

@@ -42,7 +42,7 @@ pub use values::Values;
 use whole::Whole;
 
 use crate::base::ids::ValueName;
-use crate::compare::{Verdict, significant};
+use crate::compare::{Summary, TensorVerdict, Verdict, significant, summary};
 use crate::runtime::Runtime;
 use crate::tensor::TensorBuf;
 
@@ -99,20 +99,27 @@ pub fn examine(
     progress: &mut dyn Progress,
 ) -> Result<Answer, BlameError> {
     let prober = Prober::new(case, runtime, settings.budget);
-    let (complaints, n_unknown) = complaints(case, settings)?;
+    let Outputs { complaints, right, n_unknown } = outputs(case, settings)?;
     let why = match n_unknown {
-        0 => "every output is within tolerance".to_owned(),
+        0 => "every output is as right as eager's".to_owned(),
         n => format!(
             "eager's value of {n} of {} outputs was not dumped, so nothing is known of them",
             case.actuals.len()
         ),
     };
+    // Whoever was told that a node is wrong is not told that all is right.
+    let alone = case.table.first_local_mismatch().filter(|_| complaints.is_empty()).map(|row| {
+        let place = [row.op.as_str(), &row.module, &row.source].into_iter().filter(|text| !text.is_empty());
+        let place = place.collect::<Vec<_>>().join(", ");
+        format!("{} ({place}) alone differs from eager's, and takes no output out of tolerance", row.name)
+    });
     let answer = Answer {
         schema: SCHEMA.to_owned(),
         graph: case.table.graph.clone(),
         part: case.table.part,
         step: case.table.step,
         complaints,
+        right,
         culprit: Culprit::Nobody { why },
         beside: Vec::new(),
         nodes: Vec::new(),
@@ -120,7 +127,7 @@ pub fn examine(
         n_runs: 0,
         seconds: 0.,
         complete: n_unknown == 0,
-        notes: Vec::new(),
+        notes: alone.into_iter().collect(),
     };
     let nodes = Nodes::new(&prober);
     let mut examination = Examination { prober: &prober, nodes, settings, known, answer };
@@ -135,16 +142,25 @@ pub fn examine(
     Ok(answer)
 }
 
-/// The outputs outside tolerance, those first that are furthest, and how many have no value of eager's. Errors:
-/// UnknownOutput.
-fn complaints(case: &Case, settings: &Settings) -> Result<(Vec<Complaint>, usize), BlameError> {
+/// A part's outputs.
+struct Outputs {
+    /// Outside tolerance, those first that are furthest.
+    complaints: Vec<Complaint>,
+    /// The others, by why they are right.
+    right: Summary,
+    /// How many have no value of eager's.
+    n_unknown: usize,
+}
+
+/// Errors: UnknownOutput.
+fn outputs(case: &Case, settings: &Settings) -> Result<Outputs, BlameError> {
     if let Some(asked) = &settings.output
         && case.actuals.iter().all(|actual| actual.name != *asked)
     {
         let known = case.actuals.iter().map(|actual| actual.name.as_str()).collect::<Vec<_>>().join(", ");
         return Err(BlameError::UnknownOutput { name: asked.clone(), known });
     }
-    let (mut found, mut n_unknown) = (Vec::new(), 0);
+    let (mut found, mut right, mut n_unknown) = (Vec::new(), Vec::new(), 0);
     for actual in case.actuals.iter().filter(|actual| settings.output.as_ref().is_none_or(|name| *name == actual.name))
     {
         let Some(reference) = case.values.get(&actual.name)? else {
@@ -156,13 +172,17 @@ fn complaints(case: &Case, settings: &Settings) -> Result<(Vec<Complaint>, usize
         if (is_wrong(&as_ran) && !case.is_rounding(&actual.name)) || (settings.follow && differs()) {
             let role = case.row(&actual.name).map(|row| row.role.clone()).unwrap_or_default();
             found.push(Complaint { role, as_ran, unoptimized: None });
+        } else if as_ran.verdict.is_pass() {
+            right.push(as_ran);
+        } else {
+            right.push(TensorVerdict { verdict: Verdict::Noise, ..as_ran });
         }
     }
     let distance = |complaint: &Complaint| {
         complaint.as_ran.metrics.as_ref().map_or(f64::INFINITY, |metrics| metrics.max_rel_to_max)
     };
     found.sort_by(|one, other| distance(other).total_cmp(&distance(one)));
-    Ok((found, n_unknown))
+    Ok(Outputs { complaints: found, right: summary(&right), n_unknown })
 }
 
 impl<'a, 'p> Examination<'a, 'p> {

@@ -114,7 +114,7 @@ fn who(culprit: &Culprit) -> String {
 mod tests {
     use super::super::answer::{Complaint, Layer, SCHEMA};
     use super::*;
-    use crate::compare::TensorVerdict;
+    use crate::compare::{Summary, TensorVerdict};
 
     fn node(name: &str, share: f64, own: Own) -> Contribution {
         Contribution {
@@ -141,6 +141,7 @@ mod tests {
             part,
             step,
             complaints: vec![Complaint { role: String::new(), as_ran, unoptimized: None }],
+            right: Summary::default(),
             culprit: match culprit {
                 Some(name) => Culprit::Node { name: name.to_owned(), layer: Layer::Kernel },
                 None => Culprit::Nobody { why: format!("of step {step}") },

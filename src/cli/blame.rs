@@ -280,7 +280,7 @@ pub(super) fn case_of(runtime: &Runtime, target: &Target, memory_bytes: usize) -
         schema: NODES_SCHEMA.to_owned(),
         run: String::new(),
         graph: target.part.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned(),
-        part: 0,
+        part: target.number(),
         step,
         plain: Vec::new(),
         nodes: Vec::new(),
@@ -457,7 +457,14 @@ fn headline(answers: &[Answer], transforms: &[String]) -> String {
         let unknown = answers.iter().find(|answer| !answer.complete);
         return match unknown.map(|answer| &answer.culprit) {
             Some(Culprit::Nobody { why }) => format!("not known who is to blame: {why}\n"),
-            _ => "nobody is to blame: every output is as right as eager's\n".to_owned(),
+            _ => {
+                let note = answers
+                    .iter()
+                    .filter(|answer| answer.complaints.is_empty())
+                    .find_map(|answer| answer.notes.first());
+                let note = note.map_or_else(String::new, |note| format!("; {note}"));
+                format!("nobody is to blame: every output is as right as eager's{note}\n")
+            }
         };
     };
     let mut text = format!("to blame: {}", answer.culprit);
@@ -475,10 +482,15 @@ fn headline(answers: &[Answer], transforms: &[String]) -> String {
 
 /// What is the answer over all, then each part of which there is something to tell.
 fn words(answers: &[Answer], calls: &[Together], transforms: &[String]) -> String {
-    let is_dull = |answer: &&Answer| answer.complaints.is_empty() && answer.complete && answers.len() > 1;
+    let is_dull = |answer: &&Answer| {
+        answer.complaints.is_empty() && answer.notes.is_empty() && answer.complete && answers.len() > 1
+    };
     let (dull, telling): (Vec<&Answer>, Vec<&Answer>) = answers.iter().partition(is_dull);
     let texts = telling.into_iter().map(text_of).chain(calls.iter().map(text_of_calls));
-    let rest = (!dull.is_empty()).then(|| format!("every output is within tolerance of {} parts\n", dull.len()));
+    let right = verdicts::sum(dull.iter().map(|answer| answer.right)).and_then(verdicts::counts);
+    let right = right.map_or_else(String::new, |counts| format!(": {counts}"));
+    let rest =
+        (!dull.is_empty()).then(|| format!("every output of {} parts is as right as eager's{right}\n", dull.len()));
     [headline(answers, transforms)].into_iter().chain(texts).chain(rest).collect::<Vec<_>>().join("\n")
 }
 
@@ -488,7 +500,10 @@ fn text_of(answer: &Answer) -> String {
     let mut text = format!("{graph} part {part} step {step}: ");
     text += &match complaints.len() {
         0 if !answer.complete => "nothing is known to be outside tolerance\n".to_owned(),
-        0 => "every output is within tolerance\n".to_owned(),
+        0 => {
+            let counts = verdicts::counts(answer.right).map_or_else(String::new, |counts| format!(": {counts}"));
+            format!("every output is as right as eager's{counts}\n")
+        }
         n if complaints.iter().all(|complaint| complaint.as_ran.verdict.is_pass()) => {
             format!("{n} outputs differ from eager's within tolerance, and what comes after made more of it\n")
         }
@@ -498,6 +513,7 @@ fn text_of(answer: &Answer) -> String {
         if let (Culprit::Nobody { why }, false) = (culprit, answer.complete) {
             text += &format!("not complete: {why}\n");
         }
+        answer.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
         return text;
     }
     let as_ran: Vec<_> = complaints.iter().map(|complaint| complaint.as_ran.clone()).collect();

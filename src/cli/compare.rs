@@ -1,6 +1,7 @@
 //! `rust-ort compare`: judge again what a dump holds.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -8,11 +9,13 @@ use serde_json::json;
 
 use super::answer::{json_text, put};
 use super::exit::{Exit, Failure, Outcome, at};
+use super::nearest::hint;
 use super::tolerance_arguments::ToleranceArguments;
 use super::{data_sets, progress, table, verdicts};
 use crate::compare::{Policy, Summary, TensorVerdict, Tolerance, summary};
 use crate::dump::reader::{self, Completeness, StepEntry, TensorFile};
 use crate::dump::{Damage, Judging, Role};
+use crate::onnx::matches;
 use crate::tensor::DType;
 
 #[derive(Debug, clap::Args)]
@@ -22,6 +25,9 @@ pub(super) struct Arguments {
     path: PathBuf,
     #[command(flatten)]
     tolerance: ToleranceArguments,
+    /// Outputs of these names alone; a pattern with * and ?
+    #[arg(long, value_name = "PATTERN")]
+    only: Vec<String>,
     /// NaN differs from NaN
     #[arg(long)]
     distinct_nan: bool,
@@ -34,6 +40,10 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|pattern| matches(pattern, name))
+    }
+
     /// The tolerance of the comparison with what was given on the command line.
     fn tolerance(&self, policy: Policy, dtype: DType) -> Tolerance {
         let default = policy.tolerance(dtype);
@@ -60,6 +70,9 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     // Data sets that eager gave nothing for were never meant to be compared.
     steps.retain(|step| step.n_references > 0 || matches!(step.state, Completeness::Damaged(_)));
     let skipped = n_steps - steps.len();
+    if !args.only.is_empty() && !names(&steps).iter().any(|name| args.wants(name)) {
+        return Err(no_output(args, &steps));
+    }
     let bar = progress::bar(steps.len(), "data sets");
     let judged: Vec<Judged> =
         bar.wrap_iter(steps.iter()).map(|step| judge_step(args, step)).collect::<Result<_, _>>()?;
@@ -92,8 +105,13 @@ fn verdicts_of(args: &Arguments, step: &StepEntry) -> Result<Vec<TensorVerdict>,
         return Err(Box::new(damage.clone()));
     }
     let mut pairs: BTreeMap<u64, [Option<TensorFile>; 2]> = BTreeMap::new();
+    let names = if args.only.is_empty() { BTreeMap::new() } else { names_of(step)? };
+    let is_wanted = |file: &TensorFile| {
+        let name = file.path.file_name().and_then(|file| names.get(&*file.to_string_lossy()));
+        args.only.is_empty() || name.is_some_and(|name| args.wants(name))
+    };
     for (side, role) in [Role::Reference, Role::Actual].into_iter().enumerate() {
-        for file in reader::tensors(&step.path, role).map_err(at(&step.path))? {
+        for file in reader::tensors(&step.path, role).map_err(at(&step.path))?.into_iter().filter(is_wanted) {
             let pair = pairs.entry(file.index).or_default();
             pair[side] = Some(file);
         }
@@ -113,6 +131,27 @@ fn verdicts_of(args: &Arguments, step: &StepEntry) -> Result<Vec<TensorVerdict>,
         verdicts.push(TensorVerdict::not_compared("the rest", format!("incomplete data set: {reason}")));
     }
     Ok(verdicts)
+}
+
+/// {file of an output: its name}; nothing of a data set that is not whole. Errors: the manifest is damaged.
+fn names_of(step: &StepEntry) -> Result<BTreeMap<String, String>, Failure> {
+    let manifest = match reader::manifest(&step.path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        read => read.map_err(at(&step.path))?,
+    };
+    Ok(manifest.references.into_iter().chain(manifest.actuals).map(|entry| (entry.file, entry.name)).collect())
+}
+
+fn names(steps: &[StepEntry]) -> Vec<String> {
+    steps.iter().filter_map(|step| names_of(step).ok()).flat_map(BTreeMap::into_values).collect()
+}
+
+/// Of `--only`, which no output has: what it may have been.
+fn no_output(args: &Arguments, steps: &[StepEntry]) -> Failure {
+    let names = names(steps);
+    let given = args.only.join(", ");
+    let nearest = hint(given.trim_matches('*'), names.iter().map(String::as_str));
+    format!("{}: no output is {given:?}{nearest}; rust-ort compare --all has the names", args.path.display()).into()
 }
 
 /// Errors: one is damaged.

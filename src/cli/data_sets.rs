@@ -32,7 +32,7 @@ pub(super) fn steps(place: Place) -> Result<Vec<StepEntry>, Failure> {
         Place::Part(part) => vec![part],
         Place::Case(case) => return Ok(case.steps),
         Place::Step(step) => return Ok(vec![step]),
-        Place::Model(path) | Place::Tensor(path) | Place::Json(path) => {
+        Place::Model(path) | Place::Tensor(path) | Place::Json(path) | Place::Text(path) => {
             return Err(format!("{}: a file; name a data set, part, graph or run", path.display()).into());
         }
     };

@@ -15,20 +15,24 @@ pub(super) struct Arguments {
     /// Keep this many of the newest data sets of each part [default: all]
     #[arg(long)]
     keep: Option<usize>,
+    /// Remove nothing; say what would go
+    #[arg(long)]
+    dry_run: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
-    let removed = dump::gc(&args.folder, args.keep)?;
-    tell("gc", args.json, serde_json::to_value(&removed)?, &text_of(&removed))
+    let removed = dump::gc(&args.folder, args.keep, args.dry_run)?;
+    tell("gc", args.json, serde_json::to_value(&removed)?, &text_of(&removed, args.dry_run))
 }
 
-fn text_of(removed: &dump::Removed) -> String {
+fn text_of(removed: &dump::Removed, dry_run: bool) -> String {
     let dump::Removed { steps, tensors, leftovers, bytes, kept } = removed;
     let size = mebibytes(*bytes);
     let kept = kept.iter().map(|kept| format!("{} stays: {}\n", kept.path.display(), kept.reason));
-    format!("removed {steps} data sets, {tensors} tensors and {leftovers} leftovers: {size} ({bytes} bytes)\n")
+    let word = if dry_run { "would remove" } else { "removed" };
+    format!("{word} {steps} data sets, {tensors} tensors and {leftovers} leftovers: {size} ({bytes} bytes)\n")
         + &kept.collect::<String>()
 }

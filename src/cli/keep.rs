@@ -317,13 +317,7 @@ fn beside(answer: &Answer) -> String {
 
 /// Each once, of several parts with their number.
 fn notes(answers: &[&Answer]) -> String {
-    let mut counts: Vec<(&str, usize)> = Vec::new();
-    for note in answers.iter().flat_map(|answer| &answer.notes) {
-        match counts.iter_mut().find(|(known, _)| known == note) {
-            Some((_, n)) => *n += 1,
-            None => counts.push((note, 1)),
-        }
-    }
+    let counts = table::counted(answers.iter().flat_map(|answer| &answer.notes));
     let of = |n: usize| if answers.len() > 1 { format!(", {n} of them") } else { String::new() };
     counts.into_iter().map(|(note, n)| format!("note{}: {note}\n", of(n))).collect()
 }

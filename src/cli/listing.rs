@@ -5,19 +5,29 @@ use super::exit::{Exit, Failure, Outcome};
 use super::table::{self, Give};
 use super::{data_sets, verdicts};
 use crate::dump::Damage;
-use crate::dump::reader::{Completeness, GraphEntry, PartEntry, Place, RunEntry, StepEntry};
+use crate::dump::reader::{CaseEntry, Completeness, GraphEntry, PartEntry, Place, RunEntry, StepEntry};
 
 /// One row a part, or one a step.
 pub(super) fn text_of(place: &Place, steps: bool, width: usize) -> String {
     let mut rows = Vec::new();
     match place {
-        Place::Folder(runs) => runs.iter().for_each(|run| run_rows(&mut rows, run, steps)),
-        Place::Run(run) => run_rows(&mut rows, run, steps),
-        Place::Graph(graph) => graph_rows(&mut rows, "", graph, steps),
-        Place::Part(part) => part_rows(&mut rows, ["", ""], part, true),
-        Place::Case(case) => rows.extend(case.steps.iter().map(|step| step_row(["", "", ""], step))),
-        Place::Step(step) => rows.push(step_row(["", "", ""], step)),
-        Place::Model(path) | Place::Tensor(path) | Place::Json(path) => return format!("{}\n", path.display()),
+        Place::Folder(runs) if steps => runs.iter().for_each(|run| steps_of_run(&mut rows, run)),
+        Place::Run(run) if steps => steps_of_run(&mut rows, run),
+        Place::Graph(graph) if steps => steps_of_graph(&mut rows, graph),
+        Place::Part(PartEntry { steps, .. }) | Place::Case(CaseEntry { steps, .. }) => {
+            rows.extend(steps.iter().map(step_row));
+        }
+        Place::Step(step) => rows.push(step_row(step)),
+        Place::Folder(runs) => runs.iter().for_each(|run| run_rows(&mut rows, run)),
+        Place::Run(run) => run_rows(&mut rows, run),
+        Place::Graph(graph) => graph_rows(&mut rows, "", graph),
+        Place::Model(path) | Place::Tensor(path) | Place::Json(path) | Place::Text(path) => {
+            return format!("{}\n", path.display());
+        }
+    }
+    if steps || matches!(place, Place::Part(_) | Place::Case(_) | Place::Step(_)) {
+        // A path that is cut is none.
+        return table::aligned(&["data set", "state", "verdicts"], &rows, &[Give::Never, Give::End, Give::End], width);
     }
     let gives = [Give::Middle, Give::Middle, Give::Never, Give::Never, Give::End, Give::End];
     table::aligned(&["run", "graph", "part", "steps", "state", "verdicts"], &rows, &gives, width)
@@ -32,7 +42,7 @@ pub(super) fn told(place: Place) -> Outcome {
 
 fn damages(place: Place) -> Result<Vec<Damage>, Failure> {
     let mut damaged: Vec<Damage> = place.damages().into_iter().cloned().collect();
-    if !matches!(place, Place::Model(_) | Place::Tensor(_) | Place::Json(_)) {
+    if !matches!(place, Place::Model(_) | Place::Tensor(_) | Place::Json(_) | Place::Text(_)) {
         damaged.extend(data_sets::steps(place)?.into_iter().filter_map(|step| match step.state {
             Completeness::Damaged(damage) => Some(damage),
             _ => None,
@@ -46,27 +56,23 @@ fn damaged(damage: Option<&Damage>) -> &'static str {
     damage.map_or("", |_| "damaged")
 }
 
-fn run_rows(rows: &mut Vec<Vec<String>>, run: &RunEntry, steps: bool) {
+fn run_rows(rows: &mut Vec<Vec<String>>, run: &RunEntry) {
     if run.graphs.is_empty() || run.damage.is_some() {
         rows.push([run.name.as_str(), "-", "-", "0", damaged(run.damage.as_ref()), "-"].map(str::to_owned).to_vec());
     }
-    run.graphs.iter().for_each(|graph| graph_rows(rows, &run.name, graph, steps));
+    run.graphs.iter().for_each(|graph| graph_rows(rows, &run.name, graph));
 }
 
-fn graph_rows(rows: &mut Vec<Vec<String>>, run: &str, graph: &GraphEntry, steps: bool) {
+fn graph_rows(rows: &mut Vec<Vec<String>>, run: &str, graph: &GraphEntry) {
     if graph.parts.is_empty() || graph.damage.is_some() {
         let state = damaged(graph.damage.as_ref());
         rows.push([run, graph.name.as_str(), "-", "0", state, "-"].map(str::to_owned).to_vec());
     }
-    graph.parts.iter().for_each(|part| part_rows(rows, [run, &graph.name], part, steps));
+    graph.parts.iter().for_each(|part| part_rows(rows, [run, &graph.name], part));
 }
 
-fn part_rows(rows: &mut Vec<Vec<String>>, [run, graph]: [&str; 2], part: &PartEntry, steps: bool) {
+fn part_rows(rows: &mut Vec<Vec<String>>, [run, graph]: [&str; 2], part: &PartEntry) {
     let number = part.part.to_string();
-    if steps {
-        rows.extend(part.steps.iter().map(|step| step_row([run, graph, &number], step)));
-        return;
-    }
     let count = |is: fn(&Completeness) -> bool| part.steps.iter().filter(|step| is(&step.state)).count();
     let incomplete = count(|state| matches!(state, Completeness::Incomplete(_)));
     let damaged = count(|state| matches!(state, Completeness::Damaged(_)));
@@ -77,7 +83,21 @@ fn part_rows(rows: &mut Vec<Vec<String>>, [run, graph]: [&str; 2], part: &PartEn
     rows.push(vec![run.to_owned(), graph.to_owned(), number, part.steps.len().to_string(), state, verdicts]);
 }
 
-fn step_row([run, graph, part]: [&str; 3], step: &StepEntry) -> Vec<String> {
+fn steps_of_run(rows: &mut Vec<Vec<String>>, run: &RunEntry) {
+    if run.graphs.is_empty() || run.damage.is_some() {
+        rows.push(vec![run.path.display().to_string(), damaged(run.damage.as_ref()).to_owned(), "-".to_owned()]);
+    }
+    run.graphs.iter().for_each(|graph| steps_of_graph(rows, graph));
+}
+
+fn steps_of_graph(rows: &mut Vec<Vec<String>>, graph: &GraphEntry) {
+    if graph.parts.is_empty() || graph.damage.is_some() {
+        rows.push(vec![graph.path.display().to_string(), damaged(graph.damage.as_ref()).to_owned(), "-".to_owned()]);
+    }
+    rows.extend(graph.parts.iter().flat_map(|part| &part.steps).map(step_row));
+}
+
+fn step_row(step: &StepEntry) -> Vec<String> {
     let state = match &step.state {
         Completeness::Complete => "complete".to_owned(),
         Completeness::Incomplete(reason) => format!("incomplete: {reason}"),
@@ -86,6 +106,5 @@ fn step_row([run, graph, part]: [&str; 3], step: &StepEntry) -> Vec<String> {
             format!("damaged: {file}: {}", damage.reason)
         }
     };
-    let number = format!("#{}", step.step);
-    vec![run.to_owned(), graph.to_owned(), part.to_owned(), number, state, verdicts::cell(step.verdicts)]
+    vec![step.path.display().to_string(), state, verdicts::cell(step.verdicts)]
 }

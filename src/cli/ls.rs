@@ -37,7 +37,7 @@ fn json_of(place: &Place) -> Result<String, Failure> {
         Place::Part(part) => json!(part),
         Place::Case(case) => json!(case),
         Place::Step(step) => json!(step),
-        Place::Model(path) | Place::Tensor(path) | Place::Json(path) => json!({ "file": path }),
+        Place::Model(path) | Place::Tensor(path) | Place::Json(path) | Place::Text(path) => json!({ "file": path }),
     };
     Ok(json_text("ls", value)?)
 }

@@ -16,6 +16,7 @@ mod library;
 mod listing;
 mod ls;
 mod nearest;
+mod next;
 mod node_table;
 mod progress;
 mod prove;
@@ -64,7 +65,7 @@ enum Command {
     ///
     /// Exit code: 0 listed, 2 error, 4 something is damaged.
     Ls(ls::Arguments),
-    /// Show a run, graph, part, data set, folder of a node, model (.onnx), tensor (.pb) or JSON file.
+    /// Show a run, graph, part, data set, folder of a node, model (.onnx), tensor (.pb), JSON file or text (fx.txt).
     ///
     /// Of a nodes_<step>.json what does not match in it; `rust-ort sbs` shows all of it, `--json` the file. Exit code: 0
     /// shown, 2 error, 4 damaged.

@@ -79,7 +79,7 @@ fn files(path: &Path) -> Result<Vec<(u64, PathBuf)>, Failure> {
             }
             return Ok(files);
         }
-        Place::Case(CaseEntry { path, .. }) | Place::Model(path) | Place::Tensor(path) => {
+        Place::Case(CaseEntry { path, .. }) | Place::Model(path) | Place::Tensor(path) | Place::Text(path) => {
             return Err(format!("{}: expected a nodes_<step>.json, or a folder of a dump", path.display()).into());
         }
     };

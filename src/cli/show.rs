@@ -125,6 +125,7 @@ fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
             Ok(text)
         }
         Place::Model(path) => model_text(path),
+        Place::Text(path) => Ok(table::fit(&reader::text(path).map_err(at(path))?, table::terminal())),
         Place::Tensor(path) => {
             let file = reader::tensor(path).map_err(at(path))?;
             file.load().map_err(at(path))?;
@@ -187,6 +188,7 @@ fn json_of(place: &Place) -> Result<Value, Failure> {
             tensor_json(&file)?
         }
         Place::Json(path) => reader::any_json(path)?,
+        Place::Text(path) => json!({ "file": path, "text": reader::text(path).map_err(at(path))? }),
     })
 }
 

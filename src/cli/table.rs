@@ -30,6 +30,18 @@ pub(super) fn width() -> usize {
     terminal().unwrap_or(PIPED)
 }
 
+/// Each once, in the order of the first of it, and how many there are of it.
+pub(super) fn counted<T: PartialEq>(told: impl Iterator<Item = T>) -> Vec<(T, usize)> {
+    let mut counts: Vec<(T, usize)> = Vec::new();
+    for one in told {
+        match counts.iter_mut().find(|(known, _)| *known == one) {
+            Some((_, n)) => *n += 1,
+            None => counts.push((one, 1)),
+        }
+    }
+    counts
+}
+
 /// `and 35 more nodes (30 match, 5 noise): --all has all`, of counts of what is not shown beside `shown` rows; nothing of
 /// none.
 pub(super) fn hidden<'a>(shown: usize, counts: impl Iterator<Item = (&'a str, usize)>, what: &str) -> String {

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::table::{Give, MOST_ROWS, aligned, hidden, paragraph};
+use super::table::{Give, MOST_ROWS, aligned, counted, hidden, paragraph};
 use crate::compare::{Summary, TensorVerdict, Verdict, distance_text, elements, summary};
 
 /// All together; None of none.
@@ -77,16 +77,12 @@ fn badness(verdict: &TensorVerdict) -> (u8, f64) {
 
 /// Why verdicts were not compared: each reason once, and how many there are of it.
 fn reasons<'a>(verdicts: impl Iterator<Item = &'a TensorVerdict>, width: usize) -> String {
-    let mut counts: Vec<(&str, usize)> = Vec::new();
-    for verdict in verdicts {
-        let Verdict::NotCompared(reason) = &verdict.verdict else { continue };
-        match counts.iter_mut().find(|(known, _)| known == reason) {
-            Some((_, n)) => *n += 1,
-            None => counts.push((reason, 1)),
-        }
-    }
+    let reasons = verdicts.filter_map(|verdict| match &verdict.verdict {
+        Verdict::NotCompared(reason) => Some(reason),
+        _ => None,
+    });
     let told = |(reason, n)| paragraph(&format!("not compared, {n}: {reason}"), width);
-    counts.into_iter().map(told).collect()
+    counted(reasons).into_iter().map(told).collect()
 }
 
 /// A column of places where there are any.

@@ -32,7 +32,7 @@ pub fn remove_surplus_quarantine(quarantine: &Path) -> usize {
     let folders = surplus.filter(|folder| is_done(folder));
     let n_folders = remove_each(folders, |folder| fs::remove_dir_all(folder));
     if n_folders > 0
-        && let Err(error) = dump::gc(quarantine, None)
+        && let Err(error) = dump::gc(quarantine, None, false)
     {
         tracing::warn!(%error, "tensors of old quarantine folders");
     }

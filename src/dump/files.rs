@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::error::{Damage, DumpError};
 use super::layout::{self, FILES_FILE, FILES_SCHEMA, FileList, Version};
 use super::store::remove_if_there;
+use crate::base::files::read_regular;
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, NamedTensor};
 
@@ -99,6 +100,14 @@ pub(super) fn read_json(path: &Path) -> io::Result<Vec<u8>> {
     };
     check_listed(path, &bytes).map_err(told)?;
     Ok(bytes)
+}
+
+/// A text that is as its folder lists it; what is no UTF-8 is replaced. Errors: [`DumpError::Damaged`],
+/// [`DumpError::Io`], also of one that is too large.
+pub(super) fn read_text(path: &Path) -> Result<String, DumpError> {
+    let bytes = read_regular(path, layout::MAX_JSON_BYTES).map_err(DumpError::io(path, "read"))?;
+    check_listed(path, &bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Whether the bytes of a file have the hash that is told of it.

@@ -128,6 +128,8 @@ pub enum Place {
     Tensor(PathBuf),
     /// A file that ends in `.json`.
     Json(PathBuf),
+    /// A file that ends in `.txt`: a graph as readable code.
+    Text(PathBuf),
 }
 
 impl Place {
@@ -196,6 +198,7 @@ pub fn find(path: &Path) -> Result<Place, DumpError> {
             Some("onnx") => Ok(Place::Model(path.to_owned())),
             Some("pb") => Ok(Place::Tensor(path.to_owned())),
             Some("json") => Ok(Place::Json(path.to_owned())),
+            Some("txt") => Ok(Place::Text(path.to_owned())),
             _ => Err(DumpError::NoDump { path: path.to_owned() }),
         };
     }
@@ -420,7 +423,13 @@ pub fn any_json(path: &Path) -> Result<Value, DumpError> {
     value.map_err(DumpError::io(path, "read"))
 }
 
-/// The same; None where there is none. Errors: also of one that its folder lists.
+/// A text, when it is the one that was written, as far as its folder tells. Errors: [`DumpError::Damaged`],
+/// [`DumpError::Io`].
+pub fn text(path: &Path) -> Result<String, DumpError> {
+    files::read_text(path)
+}
+
+/// [`any_json`], None where there is none. Errors: also of one that its folder lists.
 pub fn json_if_there(path: &Path) -> Result<Option<Value>, DumpError> {
     match any_json(path) {
         Err(DumpError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -563,7 +572,7 @@ pub fn value_set(part_folder: &Path, step: u64) -> io::Result<Option<ValueSet>> 
 }
 
 /// The folders `values_<step>` of a part, by step.
-pub(super) fn value_folders(part_folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+pub fn value_folders(part_folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let numbered = |(name, path): (String, PathBuf)| layout::number(&name, VALUES_PREFIX, "").map(|step| (step, path));
     let mut found: Vec<_> = folders(part_folder)?.into_iter().filter_map(numbered).collect();
     found.sort();

@@ -1,6 +1,6 @@
 //! What may go: old steps, tensors that nothing holds, leftovers of killed writers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -55,12 +55,37 @@ impl Removed {
     }
 }
 
+/// A clean-up on its way.
+#[derive(Default)]
+struct Work {
+    removed: Removed,
+    /// Nothing goes; what would is counted.
+    dry_run: bool,
+    /// (device, inode) → names of it that would have gone.
+    names_gone: HashMap<(u64, u64), u64>,
+}
+
+impl Work {
+    fn blob(&mut self, path: &Path) -> io::Result<()> {
+        let bytes = match self.dry_run {
+            false => remove_if_unreferenced(path)?,
+            true => {
+                let facts = path.symlink_metadata()?;
+                let gone = self.names_gone.get(&(facts.dev(), facts.ino())).copied().unwrap_or(0);
+                if facts.is_file() && facts.nlink() == gone + 1 { facts.len() } else { 0 }
+            }
+        };
+        self.removed.blob(bytes);
+        Ok(())
+    }
+}
+
 /// Below a folder of dumps: with `keep`, all but the newest `keep` complete steps of each part go; tensors that no data
 /// set holds and leftovers go. Incomplete steps stay: they are what a crash left behind. So do runs that are being
-/// written, and data sets that hold something that is not ours. Links are not followed. Errors: [`DumpError::NoRuns`],
-/// [`DumpError::Io`].
-pub fn gc(folder: &Path, keep: Option<usize>) -> Result<Removed, DumpError> {
-    let mut removed = Removed::default();
+/// written, and data sets that hold something that is not ours. Links are not followed. `dry_run`: nothing goes, and
+/// what would is counted. Errors: [`DumpError::NoRuns`], [`DumpError::Io`].
+pub fn gc(folder: &Path, keep: Option<usize>, dry_run: bool) -> Result<Removed, DumpError> {
+    let mut work = Work { dry_run, ..Work::default() };
     let runs = reader::runs(folder)?;
     let tensors = folder.join(TENSORS_FOLDER);
     if runs.is_empty() && blobs(&tensors)?.is_empty() {
@@ -68,33 +93,33 @@ pub fn gc(folder: &Path, keep: Option<usize>) -> Result<Removed, DumpError> {
     }
     for run in runs {
         match hold(&run.path) {
-            Ok(_held) => gc_run(run, keep, &mut removed)?,
-            Err(DumpError::Busy { path }) => removed.keep(&path, "it is being written"),
+            Ok(_held) => gc_run(run, keep, &mut work)?,
+            Err(DumpError::Busy { path }) => work.removed.keep(&path, "it is being written"),
             Err(error) => return Err(error),
         }
     }
     if is_folder(&tensors) {
-        leftovers(&tensors, &mut removed)?;
-        unreferenced(&tensors, &mut removed)?;
+        leftovers(&tensors, &mut work)?;
+        unreferenced(&tensors, &mut work)?;
     }
-    Ok(removed)
+    Ok(work.removed)
 }
 
-fn gc_run(run: RunEntry, keep: Option<usize>, removed: &mut Removed) -> Result<(), DumpError> {
-    leftovers(&run.path, removed)?;
+fn gc_run(run: RunEntry, keep: Option<usize>, work: &mut Work) -> Result<(), DumpError> {
+    leftovers(&run.path, work)?;
     for graph in run.graphs {
-        leftovers(&graph.path, removed)?;
+        leftovers(&graph.path, work)?;
         for part in graph.parts {
             if let Some(keep) = keep {
-                old_steps(&part.path, keep, removed).map_err(DumpError::io(&part.path, "remove old steps of"))?;
+                old_steps(&part.path, keep, work).map_err(DumpError::io(&part.path, "remove old steps of"))?;
             }
-            leftovers(&part.path, removed)?;
+            leftovers(&part.path, work)?;
             let values = reader::value_folders(&part.path).map_err(DumpError::io(&part.path, "list"))?;
             for (_, folder) in values {
-                leftovers(&folder, removed)?;
+                leftovers(&folder, work)?;
             }
             for step in part.steps.iter().filter(|step| step.path.exists()) {
-                leftovers(&step.path, removed)?;
+                leftovers(&step.path, work)?;
             }
         }
     }
@@ -116,10 +141,14 @@ pub(super) fn remove_run(folder: &Path) -> Result<(), DumpError> {
     fs::remove_dir_all(folder).map_err(DumpError::io(folder, "remove"))
 }
 
-/// Remove blobs that no data set holds.
-pub(super) fn unreferenced(tensors: &Path, removed: &mut Removed) -> Result<(), DumpError> {
+/// Removes blobs that no data set holds.
+pub(super) fn remove_unreferenced(tensors: &Path) -> Result<(), DumpError> {
+    unreferenced(tensors, &mut Work::default())
+}
+
+fn unreferenced(tensors: &Path, work: &mut Work) -> Result<(), DumpError> {
     for path in blobs(tensors)? {
-        removed.blob(remove_if_unreferenced(&path).map_err(DumpError::io(&path, "remove"))?);
+        work.blob(&path).map_err(DumpError::io(&path, "remove"))?;
     }
     Ok(())
 }
@@ -138,7 +167,7 @@ fn is_folder(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|facts| facts.is_dir())
 }
 
-fn leftovers(folder: &Path, removed: &mut Removed) -> Result<(), DumpError> {
+fn leftovers(folder: &Path, work: &mut Work) -> Result<(), DumpError> {
     for path in entries(folder)? {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
         if !is_temporary(name) {
@@ -147,9 +176,11 @@ fn leftovers(folder: &Path, removed: &mut Removed) -> Result<(), DumpError> {
         let Ok(facts) = fs::symlink_metadata(&path) else { continue };
         let old = facts.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > LEFTOVER_AGE));
         if old && facts.is_file() && !is_locked(&path) {
-            remove_if_there(&path).map_err(DumpError::io(&path, "remove"))?;
-            removed.leftovers += 1;
-            removed.bytes += facts.len();
+            if !work.dry_run {
+                remove_if_there(&path).map_err(DumpError::io(&path, "remove"))?;
+            }
+            work.removed.leftovers += 1;
+            work.removed.bytes += facts.len();
         }
     }
     Ok(())
@@ -164,14 +195,14 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, DumpError> {
 }
 
 /// All but the newest `keep` complete steps of a part go, with their verdicts and the tensors that only they held.
-fn old_steps(part: &Path, keep: usize, removed: &mut Removed) -> io::Result<()> {
+fn old_steps(part: &Path, keep: usize, work: &mut Work) -> io::Result<()> {
     let mut complete: Vec<_> =
         reader::steps(part)?.into_iter().filter(|step| step.state == Completeness::Complete).collect();
     complete.truncate(complete.len().saturating_sub(keep));
     for step in &complete {
         match stranger(part, step)? {
-            Some(path) => removed.keep(&step.path, format!("{} is not ours", path.display())),
-            None => remove_step(part, step, removed)?,
+            Some(path) => work.removed.keep(&step.path, format!("{} is not ours", path.display())),
+            None => remove_step(part, step, work)?,
         }
     }
     Ok(())
@@ -220,7 +251,7 @@ fn stranger_below(folder: &Path, kind: Kind) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-fn remove_step(part: &Path, step: &StepEntry, removed: &mut Removed) -> io::Result<()> {
+fn remove_step(part: &Path, step: &StepEntry, work: &mut Work) -> io::Result<()> {
     let mut hashes: BTreeSet<String> = reader::manifest(&step.path)
         .map(|manifest| manifest.entries().map(|entry| entry.hash.clone()).collect())
         .unwrap_or_default();
@@ -237,9 +268,14 @@ fn remove_step(part: &Path, step: &StepEntry, removed: &mut Removed) -> io::Resu
     }
     let of_step = [layout::comparison_file, layout::nodes_file, layout::blame_file];
     files.extend(of_step.map(|name| part.join(name(step.step))));
-    let facts = files.iter().filter_map(|path| path.symlink_metadata().ok());
+    let facts: Vec<_> = files.iter().filter_map(|path| path.symlink_metadata().ok()).collect();
     // What has other names, the blob's among them, goes with the last of them.
-    let bytes: u64 = facts.filter(|facts| facts.nlink() == 1).map(|facts| facts.len()).sum();
+    work.removed.bytes += facts.iter().filter(|facts| facts.nlink() == 1).map(|facts| facts.len()).sum::<u64>();
+    work.removed.steps += 1;
+    if work.dry_run {
+        facts.iter().for_each(|facts| *work.names_gone.entry((facts.dev(), facts.ino())).or_default() += 1);
+        return Ok(());
+    }
     // Manifest first: what is half removed must not read as whole.
     remove_if_there(&step.path.join(MANIFEST_FILE))?;
     fs::remove_dir_all(&step.path)?;
@@ -247,13 +283,11 @@ fn remove_step(part: &Path, step: &StepEntry, removed: &mut Removed) -> io::Resu
     remove_if_there(&part.join(layout::blame_file(step.step)))?;
     remove_nodes(part, step.step)?;
     remove_values(part, step.step)?;
-    removed.steps += 1;
-    removed.bytes += bytes;
     // part → graph → run → folder
     if let Some(folder) = part.ancestors().nth(3) {
         let tensors = folder.join(TENSORS_FOLDER);
         for hash in hashes.iter().filter(|hash| hash.bytes().all(|byte| byte.is_ascii_hexdigit())) {
-            removed.blob(remove_if_unreferenced(&blob_path(&tensors, hash))?);
+            work.blob(&blob_path(&tensors, hash))?;
         }
     }
     Ok(())

@@ -20,7 +20,7 @@ use super::message::Content;
 use super::nodes::{NodeReproduction, NodeTable, remove_nodes};
 use super::owner::{Lock, check_ours, hold};
 use super::reader;
-use super::retention::{Removed, remove_run, unreferenced};
+use super::retention::{remove_run, remove_unreferenced};
 use super::store::{Store, remove_if_there};
 use super::values::{EagerValues, OpenValues, ValuesFolder, remove_values};
 use super::writer::{FILE_MODE, FlushReport, GONE, Job, Queue, Shared, StepState};
@@ -158,7 +158,7 @@ impl Run {
             remove_run(&folder)?;
             let tensors = parent.join(TENSORS_FOLDER);
             if tensors.is_dir() {
-                unreferenced(&tensors, &mut Removed::default())?;
+                remove_unreferenced(&tensors)?;
             }
         }
         let durable = spec.is_durable();

@@ -69,7 +69,7 @@ pub fn verify(path: &Path) -> Result<Verified, DumpError> {
         Place::Part(_) => work.folder(path, Kind::Part).map_err(told)?,
         Place::Case(_) => work.folder(path, Kind::Reproduction).map_err(told)?,
         Place::Step(_) => work.folder(path, Kind::DataSet).map_err(told)?,
-        Place::Model(_) | Place::Tensor(_) | Place::Json(_) => {
+        Place::Model(_) | Place::Tensor(_) | Place::Json(_) | Place::Text(_) => {
             return Err(DumpError::NoDump { path: path.to_owned() });
         }
     }

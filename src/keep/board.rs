@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::error::KeepError;
 use super::subject::Subject;
-use crate::onnx::{Switched, Unrounded, double, give_terms, switched};
+use crate::onnx::{Switched, Unrounded, double, give_terms, single, switched};
 use crate::runtime::{self, Runtime, Session, leased, precision};
 use crate::tensor::{DType, TensorBuf, TensorDesc, TensorView};
 
@@ -62,17 +62,19 @@ impl<'a> Board<'a> {
         self.fetch(&self.session, &feeds, self.n_outputs())
     }
 
-    /// Outputs of a call, every float in float64, each with Σ|terms| of its elements where it is a sum. Errors: Runtime
-    /// where an operator has no such kernel.
-    pub fn in_float64(&self, call: usize) -> Result<Vec<(TensorBuf, Option<TensorBuf>)>, KeepError> {
-        let mut model = double(&self.subject.model)?;
-        let places = give_terms(&mut model);
+    /// Outputs of a call, each with Σ|terms| of its elements where it is a sum. `wide`: float64, in which every float is
+    /// computed, or float32, in which every narrower one is. Errors: Runtime where an operator has no such kernel.
+    pub fn unrounded(&self, call: usize, wide: DType) -> Result<Vec<(TensorBuf, Option<TensorBuf>)>, KeepError> {
+        let is_double = wide == DType::F64;
+        let mut model = if is_double { double(&self.subject.model) } else { single(&self.subject.model) }?;
+        let places = give_terms(&mut model, wide);
         let part = self.subject.part_spec(&model, Vec::new(), self.subject.spec.unoptimized());
         let session = runtime::session(self.runtime, &part)?;
-        let wide: Vec<_> = self.feeds(call).iter().map(TensorView::in_float64).collect();
+        let feed = |view: TensorView<'_>| if is_double { view.in_float64() } else { view.in_float32() };
+        let feeds: Vec<_> = self.feeds(call).into_iter().map(feed).collect();
         let n = places.len() + places.iter().flatten().count();
-        let mut outputs = self.fetch(&session, &wide.iter().map(TensorBuf::view).collect::<Vec<_>>(), n)?;
-        let mut terms = outputs.split_off(places.len()).into_iter();
+        let mut outputs = self.fetch(&session, &feeds.iter().map(TensorBuf::view).collect::<Vec<_>>(), n)?;
+        let mut terms = outputs.split_off(places.len()).into_iter().map(|terms| terms.view().in_float64());
         Ok(outputs.into_iter().zip(places).map(|(output, place)| (output, place.and_then(|_| terms.next()))).collect())
     }
 

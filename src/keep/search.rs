@@ -69,15 +69,15 @@ pub fn search(
     }
     let n_calls = subject.calls.len();
     let exact = (0..n_calls).map(|call| board.run(call, |_| false)).collect::<Result<Vec<_>, _>>()?;
-    let in_float64 = (0..n_calls).map(|call| board.in_float64(call)).collect::<Result<Vec<_>, _>>();
+    let unrounded = |wide| (0..n_calls).map(|call| board.unrounded(call, wide)).collect::<Result<Vec<_>, _>>();
     if judge.is_idle() {
         notes.push("no output is a float: nothing is judged".to_owned());
     }
-    let (references, reference) = match in_float64 {
+    let (references, reference) = match unrounded(DType::F64) {
         Ok(references) => (references, "float64"),
         Err(error) => {
             notes.push(format!("errors are measured from float32: {error}"));
-            (exact.iter().cloned().map(without_terms).collect(), "float32")
+            (unrounded(DType::F32)?, "float32")
         }
     };
     let references = all_of(references, half);
@@ -127,12 +127,8 @@ pub fn verify(
         return Ok(true);
     };
     let judge = Judge::new(outputs_of(subject), half, settings.limit);
-    let references = match answer.reference.as_str() {
-        "float64" => (0..subject.calls.len()).map(|call| board.in_float64(call)).collect::<Result<Vec<_>, _>>()?,
-        _ => (0..subject.calls.len())
-            .map(|call| Ok(without_terms(board.run(call, |_| false)?)))
-            .collect::<Result<Vec<_>, KeepError>>()?,
-    };
+    let wide = if answer.reference == "float64" { DType::F64 } else { DType::F32 };
+    let references = (0..subject.calls.len()).map(|call| board.unrounded(call, wide)).collect::<Result<Vec<_>, _>>()?;
     let after = board.compiled(rules)?;
     let worst = worst(&judge, &all_of(references, half), &after);
     for (output, judged) in answer.outputs.iter_mut().zip(worst.into_iter().flatten()) {
@@ -145,10 +141,6 @@ pub fn verify(
 
 /// Outputs of one call, each with what it adds up where that is known.
 type WithTerms = Vec<(TensorBuf, Option<TensorBuf>)>;
-
-fn without_terms(outputs: Outputs) -> WithTerms {
-    outputs.into_iter().map(|output| (output, None)).collect()
-}
 
 fn all_of(calls: Vec<WithTerms>, half: DType) -> Vec<Vec<Reference>> {
     let of_call =

@@ -37,7 +37,7 @@ pub use load::{decode, decode_whole, load, load_from, read, read_external};
 pub use outputs::{has_transposed_outputs, keep_transposed_outputs};
 pub use precision::{
     Attend, MISSING_KERNELS, MissingKernels, SWITCHES, Switched, Unrounded, Widened, double, dtype_of, for_each_typed,
-    mentions, switched, widen, widen_but,
+    mentions, single, switched, widen, widen_but,
 };
 pub use print::{model_text, preview, type_text};
 pub use region::{Extent, HIGHEST_RANK, Op, Program, REGION, Step, TYPED_REGION, TypedProgram};
@@ -45,6 +45,6 @@ pub use rewrite::{
     ADD_ROWS, BELOW, HALF_PRODUCT, TURNED, Target, fit_kernels, is_ours, passes, passes_for, ran, rewrite, sum_rows,
 };
 pub use save::save;
-pub use select::{Described, Descriptions, descriptions, fitting_values, node_owners, select_nodes};
+pub use select::{Described, Descriptions, descriptions, fitting_values, matches, node_owners, select_nodes};
 pub use tensor::{NamedTensor, decode_tensor, load_tensor, tensor_file_len, tensor_header, tensor_proto};
 pub use terms::{adds_up, give_terms};

@@ -101,7 +101,7 @@ fn names_of_value(value: &str, described: &Descriptions) -> Vec<String> {
 }
 
 /// Whether a pattern is all of a name; an empty name fits nothing. Costs at most their lengths multiplied.
-fn matches(pattern: &str, name: &str) -> bool {
+pub fn matches(pattern: &str, name: &str) -> bool {
     if name.is_empty() {
         return false;
     }

@@ -37,13 +37,13 @@ pub fn adds_up(node: &NodeProto) -> bool {
     ADDING.contains(&node.op_type()) && node.attribute.iter().all(|attribute| attribute.f() >= 0.)
 }
 
-/// Adds to a model in float64 an output for each of its outputs that is a sum: Σ|terms| of each element. Returns, for each
+/// Adds to a model of one floating type, as [`double`](super::double) or [`single`](super::single) gives it, an output for each of its outputs that is a sum: Σ|terms| of each element. Returns, for each
 /// output that was there, the place of its terms among all.
-pub fn give_terms(model: &mut ModelProto) -> Vec<Option<usize>> {
+pub fn give_terms(model: &mut ModelProto, wide: DType) -> Vec<Option<usize>> {
     let Some(graph) = &mut model.graph else { return Vec::new() };
     let types = element_types(graph);
-    let is_double = |name: &str| types.get(name) == Some(&DType::F64.onnx_code());
-    let adding = adding(graph, is_double);
+    let is_wide = |name: &str| types.get(name) == Some(&wide.onnx_code());
+    let adding = adding(graph, is_wide);
     let outputs: Vec<ValueName> = graph.output.iter().map(|output| output.name().to_owned()).collect();
     let mut sizes: HashMap<ValueName, ValueName> = HashMap::new();
     for node in std::mem::take(&mut graph.node) {
@@ -61,15 +61,15 @@ pub fn give_terms(model: &mut ModelProto) -> Vec<Option<usize>> {
     places
 }
 
-/// Values that are sums of values of float64, from the outputs on through sums of sums.
-fn adding(graph: &GraphProto, is_double: impl Fn(&str) -> bool) -> HashSet<ValueName> {
+/// Values that are sums of values of the wide type, from the outputs on through sums of sums.
+fn adding(graph: &GraphProto, is_wide: impl Fn(&str) -> bool) -> HashSet<ValueName> {
     let Ok(producers) = producers(graph) else { return HashSet::new() };
     let mut found = HashSet::new();
     let mut waiting: Vec<&str> = graph.output.iter().map(|output| output.name()).collect();
     while let Some(name) = waiting.pop() {
         let Some(&at) = producers.get(name) else { continue };
         let node = &graph.node[at];
-        if !(adds_up(node) || node.op_type() == "Cast") || !added(node).iter().all(|name| is_double(name)) {
+        if !(adds_up(node) || node.op_type() == "Cast") || !added(node).iter().all(|name| is_wide(name)) {
             continue;
         }
         if found.insert(name.to_owned()) && !MULTIPLYING.contains(&node.op_type()) {
@@ -149,7 +149,7 @@ mod tests {
             ..GraphProto::default()
         };
         let mut model = ModelProto { graph: Some(graph), ..ModelProto::default() };
-        assert_eq!(give_terms(&mut model), [Some(3), Some(4), None]);
+        assert_eq!(give_terms(&mut model, DType::F64), [Some(3), Some(4), None]);
         let graph = model.graph.unwrap();
         assert_eq!(
             printed(&graph),

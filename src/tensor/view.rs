@@ -72,6 +72,18 @@ impl<'a> TensorView<'a> {
         values.map_or_else(|| self.to_owned(), |values| TensorBuf::from_f64(self.shape().clone(), &values))
     }
 
+    /// Elements of half precision as float32; others as they are.
+    pub fn in_float32(&self) -> TensorBuf {
+        let is_half = matches!(self.dtype(), DType::F16 | DType::BF16);
+        let values = is_half.then(|| self.flat_f64(0..self.shape().n_elements())).flatten();
+        let narrow = |values: Vec<f64>| {
+            let bytes = values.into_iter().flat_map(|value| (value as f32).to_le_bytes()).collect();
+            let desc = TensorDesc { dtype: DType::F32, shape: self.shape().clone() };
+            TensorBuf::new(desc, bytes).expect("four bytes an element")
+        };
+        values.map_or_else(|| self.to_owned(), narrow)
+    }
+
     /// Every element widened to f64, same shape. As [`TensorView::flat_f64`].
     pub fn to_f64(&self) -> Option<ArrayD<f64>> {
         let values = self.flat_f64(0..self.bytes.len() / self.dtype.size_bytes())?;

@@ -58,7 +58,7 @@ fn ls_tells_parts_steps_and_verdicts() {
          run  0_0-forward  0     4      1 incomplete  2 match, 1 mismatch\n"
     );
     let said = rust_ort(folder.path(), &["ls", "run/0_0-forward/part_0"]);
-    assert!(said.out.contains("#1     complete") && said.out.contains("no manifest"), "{}", said.out);
+    assert!(said.out.contains("test_data_set_1  complete") && said.out.contains("no manifest"), "{}", said.out);
     let value = json(folder.path(), &["ls", "."]);
     assert_eq!(value["runs"][0]["graphs"][0]["parts"][0]["steps"][1]["verdicts"]["mismatch"], 1);
     let said = rust_ort(folder.path(), &["ls", "nowhere"]);
@@ -215,6 +215,33 @@ fn no_line_of_a_table_is_wider_than_the_terminal() {
             }
         }
     }
+}
+
+#[test]
+fn outputs_are_judged_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let all = json(folder.path(), &["compare", "run"]);
+    assert_eq!(
+        json(folder.path(), &["compare", "run", "--only", "y*"])["summary"]["mismatch"],
+        all["summary"]["mismatch"]
+    );
+    let said = rust_ort(folder.path(), &["compare", "run", "--only", "yy"]);
+    assert!(said.code == 2 && said.err.contains("no output is \"yy\"; did you mean \"y\"?"), "{}", said.err);
+}
+
+#[test]
+fn a_graph_is_shown_as_code_and_held_against_its_hash() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let path = "run/0_0-forward/fx.txt";
+    let text = std::fs::read_to_string(folder.path().join(path)).unwrap();
+    assert_eq!(rust_ort(folder.path(), &["show", path]).out.trim_end(), text.trim_end());
+    assert_eq!(json(folder.path(), &["show", path])["text"], text);
+    std::fs::write(folder.path().join(path), text + "x").unwrap();
+    assert_eq!(rust_ort(folder.path(), &["show", path]).code, 4);
+    std::fs::write(folder.path().join("stray.txt"), "a\x1b]0;x\x07").unwrap();
+    assert_eq!(rust_ort(folder.path(), &["show", "stray.txt"]).out.trim_end(), "a\\u{1b}]0;x\\u{7}");
 }
 
 #[test]

@@ -67,7 +67,12 @@ fn what_went_is_counted_as_the_disk_counts_it() {
     let folder = tempfile::tempdir().unwrap();
     drop(dump(folder.path()));
     let (before, tensors) = (bytes(&files(folder.path())), n_tensors(folder.path()));
+    let planned = json(folder.path(), &["gc", ".", "--keep", "1", "--dry-run"]);
+    assert_eq!((bytes(&files(folder.path())), n_tensors(folder.path())), (before, tensors), "nothing goes");
+    let said = piped(folder.path(), &["gc", ".", "--keep", "1", "--dry-run"]);
+    assert!(said.out.starts_with("would remove 2 data sets, 8 tensors"), "{}", said.out);
     let value = json(folder.path(), &["gc", ".", "--keep", "1"]);
+    assert_eq!(planned, value);
     let (after, left) = (bytes(&files(folder.path())), n_tensors(folder.path()));
     // Of each step x, y, and the node's two by its own name; one in common.
     assert_eq!((tensors, left), (13, 5));

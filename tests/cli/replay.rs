@@ -124,7 +124,7 @@ fn without_a_word_what_does_not_match_is_shown_and_the_rest_is_counted() {
         "0_0-forward/0 #1  add      MISMATCH",
         "and 1 more output (1 match): --all has all\n",
         "against what it gave then:\n3 outputs (3 same bits): --all has all\n",
-        "next: rust-ort blame run\n",
+        "next: dump again with compare=\"nodes\" and dump_values=True, for rust-ort blame\n",
     ] {
         assert!(brief.contains(text), "{text}\n{brief}");
     }

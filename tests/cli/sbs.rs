@@ -337,7 +337,7 @@ fn a_table_of_nodes_is_shown_as_what_is_wrong_in_it() {
     assert!(said.code == 0 && said.out.lines().count() < 40, "{}", said.out);
     assert!(said.out.contains("guilty") && said.out.contains("300 match, 1 mismatch"), "{}", said.out);
     assert!(said.out.contains("and 300 more nodes (300 match): --all has all\n"), "{}", said.out);
-    assert!(said.out.contains("next: rust-ort blame run"), "{}", said.out);
+    assert!(said.out.contains("next: dump again with"), "{}", said.out);
 }
 
 #[test]
@@ -370,13 +370,25 @@ fn without_a_word_what_does_not_match_is_shown_the_worst_first_and_the_rest_is_c
         "\nand 310 more nodes (301 match, 8 drifted, 1 not compared): --all has all\n",
         "\nnot compared:              1: no kernel alone\n",
         "\nfailed:                    1: shapes differ\n",
-        "\nnext: rust-ort blame run\n",
+        "\nnext: dump again with compare=\"nodes\" and dump_values=True, for rust-ort blame\n",
     ] {
         assert!(said.out.contains(text), "{text}\n{}", said.out);
     }
     assert!(said.out.lines().count() < 50, "{}", said.out);
     let all = sbs(folder.path(), "120", &["run", "--all"]).out;
     assert!((many.len()..many.len() + 25).contains(&all.lines().count()), "{all}");
+}
+
+#[test]
+fn the_next_command_is_one_that_a_shell_takes_and_that_can_tell() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path(), &[node(0, "guilty", &off("v", 0.5), &off("v", 0.5))], &[]);
+    let spaced = folder.path().join("two words");
+    std::fs::rename(folder.path().join("run"), &spaced).unwrap();
+    let next = |args: &[&str]| sbs(folder.path(), "120", args).out.lines().last().unwrap_or_default().to_owned();
+    assert!(next(&["two words"]).starts_with("next: dump again with compare=\"nodes\" and dump_values=True"));
+    std::fs::create_dir(spaced.join("0_0-forward/part_0/values_7")).unwrap();
+    assert_eq!(next(&["two words"]), "next: rust-ort blame 'two words'");
 }
 
 #[test]

@@ -392,7 +392,7 @@ fn only_the_newest_steps_stay_when_asked_and_their_tensors_go_too() {
     let run = Run::open(&spec(folder.path())).unwrap();
     (0..6).for_each(|step| write_step(&run, "g", step));
     drop(run);
-    assert_eq!(gc(folder.path(), Some(2)).unwrap().steps, 4);
+    assert_eq!(gc(folder.path(), Some(2), false).unwrap().steps, 4);
     let steps = |folder: &Path| {
         let steps = reader::steps(&folder.join("llama/g/part_0")).unwrap();
         steps.into_iter().map(|step| step.step).collect::<Vec<_>>()
@@ -416,13 +416,13 @@ fn gc_removes_old_steps_unheld_tensors_and_leftovers_but_no_incomplete_step() {
     let draft = folder.path().join("llama/.tmp-4194305-draft");
     fs::File::create(&draft).unwrap().set_modified(old).unwrap();
     fs::remove_dir_all(part.join("test_data_set_3")).unwrap();
-    let removed = gc(folder.path(), Some(1)).unwrap();
+    let removed = gc(folder.path(), Some(1), false).unwrap();
     // Step 1 goes, its tensor with it; so does step 3's, which nothing holds any more.
     assert_eq!((removed.steps, removed.tensors, removed.leftovers), (1, 2, 1));
     let steps: Vec<_> = reader::steps(&part).unwrap().iter().map(|step| step.step).collect();
     assert_eq!(steps, [0, 2]);
     assert!(!leftover.exists() && fresh.exists() && draft.exists());
-    assert_eq!(gc(folder.path(), None).unwrap(), Default::default());
+    assert_eq!(gc(folder.path(), None, false).unwrap(), Default::default());
 }
 
 /// Eager's values of a call as a comparison of nodes writes them: two batches, then the data set, then the end.
@@ -509,10 +509,10 @@ fn eagers_values_go_with_their_step_and_disturb_no_other_reader() {
     drop(run);
     assert!(!part.join("values_1").exists() && part.join("values_2").exists());
     fs::write(part.join("values_0/notes.txt"), "mine").unwrap();
-    let removed = gc(folder.path(), Some(1)).unwrap();
+    let removed = gc(folder.path(), Some(1), false).unwrap();
     assert_eq!((removed.steps, removed.kept.len()), (1, 1), "{removed:?}");
     fs::remove_file(part.join("values_0/notes.txt")).unwrap();
-    assert_eq!(gc(folder.path(), Some(1)).unwrap().steps, 1);
+    assert_eq!(gc(folder.path(), Some(1), false).unwrap().steps, 1);
     assert_eq!(steps(&part), [2]);
     assert!(!part.join("values_0").exists() && part.join("values_2/manifest.json").is_file());
     // w, mm and relu of step 2; x, the reference and the candidate of its data set.

@@ -187,7 +187,7 @@ def test_several_sets_of_inputs_are_ranked_together(small: tuple[Small, Tensor],
     module, x = small
     options = {"transforms": [changed("Tanh", as_sigmoid)], "compare": "nodes", "dump_values": True}
     compiled = torch.compile(module, backend=rust_ort.backend(**options))
-    with torch.no_grad(), rust_ort.dump("steps", folder=tmp_path, calls="all", options={"dump_values": True}):
+    with torch.no_grad(), rust_ort.dump("steps", folder=tmp_path, calls="all"):
         for scale in (1.0, 0.5, 2.0):
             compiled(x * scale)
     said = json.loads(run_cli(tmp_path / "steps", "--json").stdout)
@@ -301,7 +301,7 @@ def test_a_product_summed_in_another_order_is_rounding_still(tmp_path: Path) -> 
         return ((x * 1.0001) @ weight - (x @ weight) * 1.0001) * 100
 
     compiled = torch.compile(function, backend=rust_ort.backend(compare="nodes", dump_values=True))
-    with rust_ort.dump("run", folder=tmp_path, options={"dump_values": True}):
+    with rust_ort.dump("run", folder=tmp_path):
         compiled(x, weight)
     for threads in ("1", "2", "4"):
         said = run_cli(tmp_path / "run", "--fresh", "--threads", threads, "--json")
@@ -329,7 +329,7 @@ def test_a_fault_beside_a_larger_row_is_named_and_never_acquitted(tmp_path: Path
     transform.cache_key = "a row off"  # type: ignore[attr-defined]
     backend = rust_ort.backend(compare="nodes", dump_values=True, transforms=[transform])
     compiled = torch.compile(lambda x, weight: (x @ weight)[1:] * 2 - 1, backend=backend)
-    with rust_ort.dump("run", folder=tmp_path, options={"dump_values": True}):
+    with rust_ort.dump("run", folder=tmp_path):
         compiled(x, weight)
     said = run_cli(tmp_path / "run", "--json")
     (answer,) = json.loads(said.stdout)["answers"]

@@ -309,3 +309,15 @@ def test_a_folder_may_begin_with_a_dash(tmp_path: Path, monkeypatch: pytest.Monk
         lambda x: (x * x) / 1000, torch.full((8,), 300.0).half(), backward=False, folder="-x", times=np.float32(2)
     )
     assert kept.folder == tmp_path.resolve() / "-x" / "keep" and kept.folder.is_dir()
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_is_near_by_its_terms_where_no_kernel_is_float64() -> None:
+    """A bias before a batch norm, behind a convolution, which ONNX Runtime computes in float32 at most."""
+    torch.manual_seed(0)
+    convolutions = [nn.Conv2d(3, 8, 3, padding=1), nn.GELU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)]
+    model = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(8 * 36, 4))
+    kept = rust_ort.keep_in_float32(model, torch.randn(4, 3, 8, 8), autocast="bfloat16")
+    backward = next(answer for answer in kept.answers if answer["graph"].endswith("backward"))
+    assert backward["reference"] == "float32" and backward["outputs"], kept
+    bias = next(output for output in backward["outputs"] if output["role"].endswith(" 2.bias"))
+    assert bias["before"]["within"] and not backward["beyond"], kept

@@ -87,6 +87,7 @@ ARGUMENTS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (dump("run", calls="frist"), OptionError,
      r"dump calls: expected one of 'first', 'all', 'none', got 'frist' of type str; did you mean 'first'"),
     (dump("run", calls=1), OptionError, r"dump calls: expected one of .*got 1 of type int"),
+    (dump("run", options={"compare": "nodes"}), OptionError, r"'compare' is of what is compiled .* takes socket"),
     (dump("run", options=4), OptionError, r"dump options: expected a dict .*got 4 of type int"),
     (lambda: rust_ort.backend(compar="nodes"), OptionError, r"unknown option 'compar'; did you mean 'compare'"),
     (lambda: rust_ort.Backend([1]), OptionError, r"backend options: expected a dict .*got \[1\] of type list"),

@@ -39,7 +39,7 @@ def said(*arguments: str | Path) -> tuple[int, str]:
 def test_the_commands_say_of_its_dump_what_the_report_says(mode: str, tmp_path: Path) -> None:
     model, x = small_net()
     options = {"compare": mode}
-    with rust_ort.dump("run", folder=tmp_path, options=options):
+    with rust_ort.dump("run", folder=tmp_path):
         report = rust_ort.compare(model, x, options=options)
     assert report.ok and report.first_wrong_node is None, report
     assert {verdict.kind for verdict in report.verdicts} <= {"match", "noise", "tie"}

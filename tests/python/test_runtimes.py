@@ -323,7 +323,7 @@ def test_a_planted_fault_is_named_whatever_runs_it(mixed: Daemon, tmp_path: Path
     transform.cache_key = "tanh as sigmoid"  # type: ignore[attr-defined]
     options = {"compare": "nodes", "dump_values": True, "runtimes": {"torch": ["*tanh*"]}, "transforms": [transform]}
     model = nn.Sequential(Normed(), nn.Tanh(), nn.Linear(64, 8))
-    with torch.no_grad(), rust_ort.dump("run", folder=tmp_path, options={"dump_values": True}):
+    with torch.no_grad(), rust_ort.dump("run", folder=tmp_path):
         torch.compile(model, backend=rust_ort.Backend(options))(torch.randn(8, 64))
     said = torch_cases.said(TORCH_PROGRAM, "blame", tmp_path / "run", *rules)
     (answer,) = said["answers"]

@@ -130,6 +130,54 @@ def test_what_rounding_may_move_as_far_is_noise_where_no_node_is_wrong(mode: str
         assert named is not None and named[1].op == "aten.mul.Tensor"
 
 
+@torch._dynamo.disable
+def chosen_in_eager(value: Tensor) -> Tensor:
+    return torch.where(value > 0, 1.0, -1.0)
+
+
+def chosen_between_graphs(x: Tensor, weight: Tensor) -> Tensor:
+    """Rounding decides, and no graph of ours holds the choice."""
+    return chosen_in_eager(rounding_alone(x, weight)) * 2 + x.tanh().sum()
+
+
+@pytest.mark.parametrize("mode", ["off", "nodes"])
+def test_a_choice_that_rounding_turns_between_graphs_accuses_nobody(mode: str) -> None:
+    report = rust_ort.compare(chosen_between_graphs, X, WEIGHT, options={"compare": mode})
+    (verdict,) = report.verdicts
+    assert (verdict.kind, report.ok) == ("noise", True) and verdict.outside > 0, report
+    faulty = {"compare": mode, "transforms": [scaled(3.0)]}
+    report = rust_ort.compare(chosen_between_graphs, X, WEIGHT, options=faulty)
+    assert [verdict.kind for verdict in report.verdicts] == ["mismatch"] and not report.ok, report
+    assert report.first_wrong_node is not None and report.first_wrong_node[1].op == "aten.tanh.default"
+
+
+def test_a_loss_of_outputs_that_are_ties_is_a_tie() -> None:
+    report = rust_ort.compare(turned, X, WEIGHT.clone().requires_grad_())
+    assert kinds_of(report)["output"] == "tie", report
+    report = rust_ort.compare(turned, X, WEIGHT, loss=lambda made: made.sum() * 3, backward=False)
+    assert kinds_of(report) == {"output": "tie", "loss": "tie"} and report.ok, report
+
+
+def kinds_of(report: rust_ort.Report) -> dict[str, str]:
+    return {verdict.name: verdict.kind for verdict in report.verdicts}
+
+
+def test_a_wrong_node_that_moves_no_output_is_told_by_blame() -> None:
+    def hidden(x: Tensor) -> Tensor:
+        return torch.tanh(x[:4]) * 1e-9 + x[:4]
+
+    blamed = rust_ort.blame(hidden, X, options={"transforms": [scaled(1.01)]})
+    assert blamed.culprit is None, blamed
+    first = str(blamed).partition("\n")[0]
+    assert first.startswith("nobody is to blame: every output is as right as eager's; tanh (aten.tanh.default"), first
+    assert first.endswith("alone differs from eager's, and takes no output out of tolerance"), first
+
+
+def test_blame_counts_what_is_right_by_its_kind() -> None:
+    blamed = rust_ort.blame(turned, X, WEIGHT)
+    assert blamed.culprit is None and "every output is as right as eager's: 1 tie" in str(blamed), blamed
+
+
 def test_what_was_not_looked_at_is_not_excused(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"compare": "nodes", "transforms": [stepped(8)]}
     only = rust_ort.compare(enlarged, X, WEIGHT, options={**options, "compare_only": ["aten.tanh.default"]})
@@ -141,7 +189,7 @@ def test_what_was_not_looked_at_is_not_excused(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_dump_without_the_spread_of_a_value_does_not_excuse_it(tmp_path: Path) -> None:
     options = {"compare": "outputs", "transforms": [stepped(8)]}
-    with rust_ort.dump("run", folder=tmp_path, options=options):
+    with rust_ort.dump("run", folder=tmp_path):
         assert rust_ort.compare(enlarged, X, WEIGHT, options=options).ok
     (comparison,) = (tmp_path / "run").glob("*/part_0/comparison_0.json")
     written = json.loads(comparison.read_text())
@@ -156,7 +204,7 @@ def test_a_dump_without_the_spread_of_a_value_does_not_excuse_it(tmp_path: Path)
 @pytest.mark.parametrize("mode", ["outputs", "nodes"])
 def test_every_tool_says_what_the_report_says(mode: str, tmp_path: Path) -> None:
     options = {"compare": mode, "dump_values": mode == "nodes"}
-    with rust_ort.dump("run", folder=tmp_path, options=options):
+    with rust_ort.dump("run", folder=tmp_path):
         report = rust_ort.compare(enlarged, X, WEIGHT, options=options)
     run = tmp_path / "run"
     assert [verdict.kind for verdict in report.verdicts] == ["noise"]
@@ -179,7 +227,7 @@ def test_half_precision_is_judged_alike_in_the_call_and_from_its_dump(tmp_path: 
         made = model(x)
         return made.float() * 1.0, made.argmax(-1)
 
-    with rust_ort.dump("run", folder=tmp_path, options={"compare": "outputs"}):
+    with rust_ort.dump("run", folder=tmp_path):
         report = rust_ort.compare(
             function, torch.randn(32, 64), autocast=torch.bfloat16, backward=False, options={"compare": "outputs"}
         )
@@ -198,7 +246,7 @@ def test_half_precision_is_judged_alike_in_the_call_and_from_its_dump(tmp_path: 
 
 @pytest.mark.parametrize("compare", ["outputs", "nodes"])
 def test_another_branch_is_a_tie_where_every_node_is_right(compare: str, tmp_path: Path) -> None:
-    with rust_ort.dump("run", folder=tmp_path, options={"compare": compare}):
+    with rust_ort.dump("run", folder=tmp_path):
         report = rust_ort.compare(turned, X, WEIGHT, options={"compare": compare})
     (verdict,) = report.verdicts
     assert (verdict.kind, report.ok) == ("tie", True), report
@@ -441,7 +489,7 @@ def test_what_eager_does_not_give_twice_has_no_float64() -> None:
 
 def test_a_tolerance_that_was_asked_for_is_not_excused(tmp_path: Path) -> None:
     options = {"compare": "outputs", "tolerance": {"atol": 1e-9}}
-    with rust_ort.dump("run", folder=tmp_path, options=options):
+    with rust_ort.dump("run", folder=tmp_path):
         report = rust_ort.compare(enlarged, X, WEIGHT, options=options)
     assert [verdict.kind for verdict in report.verdicts] == ["mismatch"], report
     assert said("compare", tmp_path / "run")[0] == 1

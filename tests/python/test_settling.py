@@ -13,6 +13,7 @@ import onnx
 import onnx.reference
 import pytest
 import torch
+from onnx import helper
 from torch import Tensor, fx, nn
 
 import rust_ort
@@ -204,6 +205,45 @@ ZERO: dict[str, tuple[nn.Module, tuple[int, ...], nn.Module | None]] = {
 def test_gradients_of_a_sum_that_does_not_change_match(case: str) -> None:
     model, x = summed(*ZERO[case])
     _nothing_is_accused(rust_ort.compare(model, x, loss=torch.sum, options={"compare": "outputs"}))
+
+
+class Deep(nn.Module):
+    """Of many normalized layers: what the sums on the way add up at worst grows with each."""
+
+    def __init__(self, layers: int = 8) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(layers))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            x = x + nn.functional.silu(norm(convolution(x)))
+        return x.mean((2, 3))
+
+
+def tripled(proto: Any) -> None:
+    """A transform: in the backward, what the third convolution gives its input is three times as large."""
+    nodes = [node for node in proto.graph.node if node.op_type == "ConvTranspose"]
+    if len(nodes) < 3:
+        return
+    value = nodes[2].output[0]
+    nodes[2].output[0] = f"{value}_right"
+    proto.graph.initializer.append(helper.make_tensor("three", onnx.TensorProto.FLOAT, [], [3.0]))
+    place = next(at for at, node in enumerate(proto.graph.node) if node.output[0] == f"{value}_right")
+    proto.graph.node.insert(place + 1, helper.make_node("Mul", [f"{value}_right", "three"], [value], name="planted"))
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_what_a_deep_model_adds_up_explains_no_fault(autocast: torch.dtype | None) -> None:
+    torch.manual_seed(0)
+    model, x = Deep(), torch.randn(3, 8, 6, 6)
+    assert rust_ort.compare(model, x, autocast=autocast).ok
+    report = rust_ort.compare(model, x, autocast=autocast, options={"transforms": [tripled]})
+    wrong = [verdict.name for verdict in report.verdicts if verdict.kind == "mismatch"]
+    assert not report.ok and len(wrong) > 5, report
+    far = {verdict.name for verdict in report.verdicts if verdict.max_rel_to_max > 0.1}
+    assert far and far <= set(wrong), report
 
 
 @pytest.mark.usefixtures("daemon")

@@ -196,7 +196,7 @@ class NodesOf:
         """Errors: also DaemonFault with what CUDA says, ClientError where memory cannot be shared."""
         shown(connection, self.part.spec.device)
         try:
-            return connection.ask(request, keep=held)
+            return connection.ask(request, keep=held, about=f"nodes of graph {self.part.spec.graph.name}")
         except (ExecutorLost, DaemonLost):
             connection.hold(held)
             raise

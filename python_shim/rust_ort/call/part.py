@@ -95,7 +95,8 @@ class Part:
             self._dump_epoch = epoch
             return connection
         held: list[object] = []
-        prepared = connection.ask(self._prepare_request(held), keep=held)
+        about = f"session of graph {self.spec.graph.name}"
+        prepared = connection.ask(self._prepare_request(held), keep=held, about=about)
         self._held.add(connection, prepared.handle)
         self._check(prepared)
         if self._arena is not process.arena():

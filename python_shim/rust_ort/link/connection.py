@@ -143,7 +143,7 @@ class Connection:
             frame = wire.encode_frame(wire.REQUEST, request.SerializeToString())
             try:
                 self._send(frame, fd)
-                reply = self._await(number, Waiting(self, about or str(request.WhichOneof("body"))))
+                reply = self._await(number, Waiting(self, about or str(request.WhichOneof("body")).replace("_", " ")))
             except BaseException:
                 self._kept[number] = keep
                 if request.HasField("run_observed"):

@@ -74,7 +74,7 @@ class SecondLook:
     def spreads(self, wrong: Mapping[str, Verdict], references: Mapping[str, Any]) -> dict[str, Spread]:
         """{FX name: how far rounding moves it}, of these where that is known. wrong: {FX name: its verdict}."""
         known = self.float64(references)
-        return spreads(wrong, self._run, known, expected=references, seconds=seconds_for(self.seconds))
+        return spreads(wrong, self._run, known, seconds=seconds_for(self.seconds))
 
     def _run(self) -> dict[str, Any]:
         with rng_kept():

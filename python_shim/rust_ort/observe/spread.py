@@ -1,29 +1,35 @@
-"""How far rounding moves a value: float64 again and again, each operation off by up to one step of eager's type."""
+"""How far rounding moves a value: eager again and again, what each operation computes off by up to one step more."""
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from rust_ort.export.unwritten import leaves_unwritten
 from rust_ort.link.specs import Spread, Verdict
-from rust_ort.observe.wide import in_wide
+from rust_ort.observe.wide import computes
+from rust_ort.torch_private import OpOverload, TorchDispatchMode, pytree
+
+log = logging.getLogger("rust_ort")
 
 RUNS = 5
-"""How often. Of these the second largest counts: in one an operator may have taken another branch."""
+"""How often. Of these the second largest counts: one may be an outlier."""
 LEAST_RUNS = 3
 """So many tell enough where time ends."""
 
 
 def spreads(
     wrong: Mapping[str, Verdict], run: Callable[[], Mapping[str, Any]], float64: Mapping[str, Tensor | None], *,
-    expected: Mapping[str, Any], seconds: float,
+    seconds: float,
 ) -> dict[str, Spread]:  # fmt: skip
-    """{name: how far rounding moves it} of values that differ, whose float64 is known. wrong: their verdicts; run,
-    expected: as of `in_wide`; seconds: for all."""
+    """{name: how far rounding moves it from its float64} of values that differ, whose float64 is known. wrong: their
+    verdicts; run: eager, its values by name; seconds: for all."""
     sizes = {
         name: float(verdict.metrics["max_reference"])
         for name, verdict in wrong.items()
@@ -32,15 +38,55 @@ def spreads(
     errors: dict[str, list[tuple[float, float]]] = {name: [] for name in sizes}
     until = time.monotonic() + seconds
     for seed in range(RUNS if sizes else 0):
-        left = until - time.monotonic()
-        rounded = in_wide(run, expected=expected, seconds=left, rounding=seed) if left > 0 else {}
+        rounded = _run_rounded(run, seed=seed, until=until)
         for name, size in sizes.items():
             value, exact = rounded.get(name), float64[name]
-            if value is not None and exact is not None:
-                errors[name].append(_errors(value, exact, size))
+            if isinstance(value, Tensor) and exact is not None and value.shape == exact.shape:
+                errors[name].append(_errors(value.detach().to(torch.float64), exact, size))
     known = {name: zip(*found, strict=True) for name, found in errors.items() if len(found) >= LEAST_RUNS}
     both = {name: [sorted(sizes)[-2] for sizes in found] for name, found in known.items()}
     return {name: Spread(largest=a, rms=b) for name, (a, b) in both.items() if math.isfinite(a) and math.isfinite(b)}
+
+
+def _run_rounded(run: Callable[[], Mapping[str, Any]], *, seed: int, until: float) -> Mapping[str, Any]:
+    """The values of such a run; {} where time ends before, or the model does not run so."""
+    try:
+        with Rounded(seed=seed, until=until):
+            return run()
+    except Exception as error:  # what runs in eager need not run under a dispatch mode
+        log.debug("how far rounding moves the model's values is not known: %s", error)
+        return {}
+
+
+class Rounded(TorchDispatchMode):
+    """Inside, what an operator computes of floats is off by up to one more step of its type, as the seed draws. What it
+    decides, a comparison or the index of the largest, may come out otherwise, and so may what follows. Errors:
+    TimeoutError of an operator that begins after `until`, as of time.monotonic()."""
+
+    def __init__(self, *, seed: int, until: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._seed, self._until = seed, until
+        self._draws: dict[torch.device, torch.Generator] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if time.monotonic() > self._until:
+            raise TimeoutError("eager with other roundings takes too long")
+        made = func(*args, **(kwargs or {}))
+        if leaves_unwritten(func) or not computes(func, args):
+            return made
+        writes = isinstance(func, OpOverload) and func._schema.is_mutable
+        return pytree.tree_map(lambda leaf: self._rounded(leaf, writes=writes), made)
+
+    def _rounded(self, made: Any, *, writes: bool) -> Any:
+        """In place where others may lie over it."""
+        if not isinstance(made, Tensor) or not made.is_floating_point() or made.layout is not torch.strided:
+            return made
+        if made.device not in self._draws:
+            self._draws[made.device] = torch.Generator(made.device).manual_seed(self._seed)
+        drawn = torch.empty_like(made, dtype=torch.float64)
+        factors = drawn.uniform_(-1, 1, generator=self._draws[made.device]).mul_(torch.finfo(made.dtype).eps).add_(1)
+        moved = factors.mul_(made).to(made.dtype)
+        return made.copy_(moved) if writes else moved
 
 
 def _errors(rounded: Tensor, exact: Tensor, size: float) -> tuple[float, float]:

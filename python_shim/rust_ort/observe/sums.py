@@ -82,6 +82,10 @@ LINEAR = frozenset(
 LOST = 256
 """So many times its own size a factor adds up where its rounding is beyond any tolerance: nothing of it is known."""
 
+DEEPEST = 1
+"""A factor behind more products than so many counts as its size, unless all of it is rounding: what each adds up at
+worst, one after another, grows with a power of the depth, and then explains anything."""
+
 JOINING = frozenset({aten.stack.default, aten.cat.default})
 MOVING = frozenset({aten._unsafe_view.default, aten.flip.default, aten.constant_pad_nd.default})
 
@@ -154,11 +158,16 @@ class Sums(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._noted: Any = WeakTensorKeyDictionary()
+        """{tensor: (Σ|terms|, products on the way)}."""
+        self._is_of_parts = False
 
     def of(self, tensor: Any) -> Tensor | None:
         """Σ|terms| of each element; None where nobody knows."""
-        noted = self._noted.get(tensor) if isinstance(tensor, Tensor) else None
-        return noted if noted is not None and noted.shape == tensor.shape else None
+        return self._known(tensor)[0]
+
+    def _known(self, tensor: Any) -> tuple[Tensor | None, int]:
+        size, depth = (self._noted.get(tensor) if isinstance(tensor, Tensor) else None) or (None, 0)
+        return (size, depth) if size is not None and size.shape == tensor.shape else (None, 0)
 
     def repeat(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], given: Any) -> None:
         """Notes what `given`, which `target` gave of these arguments, adds up: it runs once more. What cannot run in a
@@ -170,7 +179,7 @@ class Sums(TorchDispatchMode):
             log.debug("%s: what it adds up is not known: %s", target, error)
             return
         for tensor, twin in zip(pytree.tree_leaves(made), pytree.tree_leaves(given), strict=False):
-            self._note(twin, self.of(tensor))
+            self._note(twin, *self._known(tensor))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -178,19 +187,38 @@ class Sums(TorchDispatchMode):
             made = func.decompose(*args, **kwargs)
         if made is not NotImplemented:
             return made
+        depth = self._depth(func, args)
         noted = self._sizes(func, args, kwargs)
         made = func(*args, **kwargs)
         for tensor, size in zip(pytree.tree_leaves(made), pytree.tree_leaves(noted), strict=False):
-            self._note(tensor, size)
+            self._note(tensor, size, depth)
         if func is not FUSED.get(func, func) and isinstance(noted, tuple):
-            self._note(args[3], noted[3])  # the running mean, which it writes
+            self._note(args[3], noted[3], depth)  # the running mean, which it writes
         return made
 
-    def _note(self, tensor: Any, size: Any) -> None:
+    def _depth(self, func: Any, args: Sequence[Any]) -> int:
+        """Products on the way of what `func` gives."""
+        known = [tensor for tensor in _tensors(args) if self.of(tensor) is not None]
+        multiplies = func in MULTIPLYING or func in FUSED or (func in SCALING and len(known) > 1)
+        if self._is_of_parts or not multiplies:
+            return max((self._known(tensor)[1] for tensor in known), default=0)
+        return 1 + max((self._known(tensor)[1] for tensor in known if not self._is_too_deep(tensor)), default=0)
+
+    def _is_too_deep(self, tensor: Tensor) -> bool:
+        """Whether as a factor it counts as its size. All of it is rounding where its largest element is no more than one
+        of what it adds up; halves are rounded on the way to it, too, which tells nothing."""
+        size, depth = self._known(tensor)
+        if size is None or depth <= DEEPEST:
+            return False
+        is_half = tensor.dtype.itemsize < 4
+        return is_half or not bool(_absolute(tensor).max() <= 2 * torch.finfo(tensor.dtype).eps * size.max())
+
+    def _note(self, tensor: Any, size: Any, depth: int) -> None:
         if isinstance(tensor, Tensor) and tensor.is_floating_point() and isinstance(size, Tensor):
             # Laid out alike: what views the one views the other.
             alike = size.stride() == tensor.stride()
-            self._noted[tensor] = size if alike else torch.empty_like(tensor, dtype=torch.float64).copy_(size)
+            size = size if alike else torch.empty_like(tensor, dtype=torch.float64).copy_(size)
+            self._noted[tensor] = size, depth
 
     def _sizes(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         first: Any = args[0] if args else None
@@ -208,8 +236,12 @@ class Sums(TorchDispatchMode):
             others = [other.double() if _is_float(other) else other for other in args[1:]]
             return func(known, *others, **kwargs).abs()
 
+        several = func in SCALING and sum(self.of(tensor) is not None for tensor in _tensors(args)) > 1
+
         def of(tensor: Tensor) -> Tensor:
             known = self.of(tensor)
+            if (func in MULTIPLYING or several) and not self._is_of_parts and self._is_too_deep(tensor):
+                known = None
             if known is None or func not in MULTIPLYING:
                 return _or_absolute(known, tensor)
             own = _absolute(tensor)
@@ -224,13 +256,19 @@ class Sums(TorchDispatchMode):
         return added_up(func, args, kwargs, of)
 
     def _of_parts(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What the operator's decomposition adds up, each of its parts by itself."""
+        """What the operator's decomposition adds up, each of its parts by itself; all together count as one product."""
+        deep = [(tensor, self._noted.pop(tensor)) for tensor in _tensors(args) if self._is_too_deep(tensor)]
+        was_of_parts, self._is_of_parts = self._is_of_parts, True
         try:
             with self:
                 made = torchs_decompositions()[operator](*args, **kwargs)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             log.debug("%s: what it adds up is not known: %s", operator, error)
             return None
+        finally:
+            self._is_of_parts = was_of_parts
+            for tensor, noted in deep:
+                self._noted[tensor] = noted
         return pytree.tree_map(self.of, made)
 
 

@@ -238,13 +238,10 @@ def _wide_or_unknown(value: Any) -> Any:
 class Wide(TorchDispatchMode):
     """Inside, every operator runs in float64 beside itself: `of` any tensor that still lives. What was there before is
     widened as it is first read. Costs each operator a second one in float64; what would take more than `seconds` in
-    all, or more than a part of the free memory, is not known, and `stopped` says why. rounding: what computes is off by
-    up to one step of eager's type, each time otherwise, as that seed draws; None: exact."""
+    all, or more than a part of the free memory, is not known, and `stopped` says why."""
 
-    def __init__(self, *, seconds: float = math.inf, rounding: int | None = None) -> None:
+    def __init__(self, *, seconds: float = math.inf) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._rounding = rounding
-        self._draws: dict[torch.device, torch.Generator] = {}
         self._known: Any = WeakTensorKeyDictionary()
         self._seconds = seconds
         self._until = time.monotonic() + seconds
@@ -279,19 +276,10 @@ class Wide(TorchDispatchMode):
             for leaf in filter(_is_float, pytree.tree_leaves((made, args if writes else ()))):
                 self._known[leaf] = Unknown(str(error))
             return made
-        rounds = self._rounding is not None and _computes(func, args)
         for leaf, other in zip(pytree.tree_leaves(made), pytree.tree_leaves(beside), strict=True):
             if _is_float(leaf):
-                self._known[leaf] = self._rounded(leaf, other, writes=writes) if rounds else other
+                self._known[leaf] = other
         return made
-
-    def _rounded(self, made: Tensor, wide: Tensor, *, writes: bool) -> Tensor:
-        """Off by up to one step of eager's type; in place where views may lie over it."""
-        if made.device not in self._draws:
-            self._draws[made.device] = torch.Generator(made.device).manual_seed(self._rounding or 0)
-        drawn = torch.empty(wide.shape, dtype=torch.float64, device=wide.device)
-        factors = 1 + torch.finfo(made.dtype).eps * drawn.uniform_(-1, 1, generator=self._draws[made.device])
-        return wide.mul_(factors) if writes else wide * factors
 
     def _check_room(self, args: Any) -> None:
         """Errors: NoFloat64 where time is up, or what is widened would take too much memory."""
@@ -347,7 +335,7 @@ class Wide(TorchDispatchMode):
         return pytree.tree_map(beside, made)
 
 
-def _computes(func: Any, args: Any) -> bool:
+def computes(func: Any, args: Any) -> bool:
     """Whether an operator rounds: it reads floats, and gives no view of them."""
     is_view = isinstance(func, OpOverload) and not func._schema.is_mutable and any(
         result.alias_info is not None for result in func._schema.returns
@@ -356,20 +344,18 @@ def _computes(func: Any, args: Any) -> bool:
 
 
 def in_wide(
-    run: Callable[[], Mapping[str, Any]], *, expected: Mapping[str, Any] | None = None, seconds: float = math.inf,
-    rounding: int | None = None,
-) -> dict[str, Tensor | None]:  # fmt: skip
+    run: Callable[[], Mapping[str, Any]], *, expected: Mapping[str, Any] | None = None, seconds: float = math.inf
+) -> dict[str, Tensor | None]:
     """{name: float64} of the values that an eager run gives, where that takes no more time and there is memory for it;
     {} where it cannot be told. What was not computed is logged. expected: what eager gave before; of what it does not
-    give to the bit again (by a generator of the model's own, by what it counts) float64 says nothing. rounding: as of
-    `Wide`."""
+    give to the bit again (by a generator of the model's own, by what it counts) float64 says nothing."""
     try:
-        with Wide(seconds=seconds, rounding=rounding) as wide:
+        with Wide(seconds=seconds) as wide:
             found = {
                 name: wide.of(value) if expected is None or same(value, expected.get(name)) else None
                 for name, value in run().items()
             }
-        if wide.stopped and rounding is None:
+        if wide.stopped:
             log.warning("whether values outside tolerance are noise is not known of all: %s", wide.stopped)
         return found
     except Exception as error:  # what runs in eager need not run under a dispatch mode

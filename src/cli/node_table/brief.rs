@@ -9,6 +9,7 @@ use super::found::Found;
 use super::mark::Mark;
 use super::rows::distance;
 use super::text::{named, rows_of, summary};
+use crate::cli::next;
 use crate::cli::table::{self, MOST_ROWS};
 use crate::compare::{TensorVerdict, Verdict};
 use crate::dump::NodeRow;
@@ -48,7 +49,7 @@ pub(crate) fn brief(found: &[Found], path: &Path) -> String {
         + &hidden
         + &summary(&found, width)
         + &reasons(nodes().map(|(_, node)| node), width)
-        + &next(&found, path)
+        + &what_next(&found, path)
 }
 
 /// By this the worst of one mark comes first.
@@ -58,16 +59,9 @@ fn badness(mark: Mark, node: &NodeRow) -> f64 {
 
 /// What was not compared or failed: each reason once, and how many there are of it.
 fn reasons<'a>(nodes: impl Iterator<Item = &'a NodeRow>, width: usize) -> String {
-    let mut reasons: Vec<(&str, &str, usize)> = Vec::new();
-    for node in nodes {
-        let told = [&node.local, &node.cumulative].into_iter().find_map(reason);
-        let Some((name, reason)) = told else { continue };
-        match reasons.iter_mut().find(|(known, other, _)| (*known, *other) == (name, reason)) {
-            Some((.., n)) => *n += 1,
-            None => reasons.push((name, reason, 1)),
-        }
-    }
-    let facts: Vec<_> = reasons.into_iter().map(|(name, reason, n)| (name, vec![format!("{n}: {reason}")])).collect();
+    let told = nodes.filter_map(|node| [&node.local, &node.cumulative].into_iter().find_map(reason));
+    let fact = |((name, reason), n): ((_, &str), usize)| (name, vec![format!("{n}: {reason}")]);
+    let facts: Vec<_> = table::counted(told).into_iter().map(fact).collect();
     named(&facts, width)
 }
 
@@ -79,13 +73,13 @@ fn reason(verdict: &TensorVerdict) -> Option<(&'static str, &str)> {
     }
 }
 
-fn next(found: &[&Found], path: &Path) -> String {
-    let path = path.display();
-    let is_wrong = found
-        .iter()
-        .any(|found| found.counted.local.mismatch + found.counted.outputs.mismatch + found.counted.plain.mismatch > 0);
-    match is_wrong {
-        true => format!("next: rust-ort blame {path}\n"),
-        false => format!("next: rust-ort sbs {path} --all\n"),
+fn what_next(found: &[&Found], path: &Path) -> String {
+    let is_wrong = |found: &&&Found| {
+        found.counted.local.mismatch + found.counted.outputs.mismatch + found.counted.plain.mismatch > 0
+    };
+    let mut wrong = found.iter().filter(is_wrong).map(|found| found.path.parent().unwrap_or(Path::new("."))).peekable();
+    match wrong.peek() {
+        Some(_) => next::blame(path, wrong),
+        None => next::command("sbs", path, "--all"),
     }
 }

@@ -14,6 +14,7 @@ pub(super) use self::repro::Repro;
 use super::answer::{json_text, put, warn};
 use super::data_sets;
 use super::exit::{Exit, Failure, Outcome};
+use super::next;
 use super::rerun::{self, Runtime, Which};
 use super::table::{self, Give, MOST_ROWS};
 use super::verdicts;
@@ -71,11 +72,12 @@ fn text_of(args: &Arguments, runtime: &Runtime, again: &[Again], total: Summary)
     let title = format!("{} from {}\n", runtime.title(), runtime.library.display());
     let told = if args.all { all_of(again, width) } else { brief(again, width) };
     let counts = verdicts::counts(total).unwrap_or_else(|| "there was nothing to judge against".to_owned());
-    let path = args.what.path.display();
+    let path = &args.what.path;
+    let is_wrong = |again: &&Again| again.judged().any(|verdict| !verdict.verdict.is_pass());
     let next = match (args.all, total.mismatch + total.failed) {
         (true, _) => String::new(),
-        (false, 0) => format!("next: rust-ort replay {path} --all\n"),
-        (false, _) => format!("next: rust-ort blame {path}\n"),
+        (false, 0) => next::command("replay", path, "--all"),
+        (false, _) => next::blame(path, again.iter().filter(is_wrong).filter_map(|again| again.path.parent())),
     };
     title + &told + "\n" + &counts + "\n" + &next
 }

@@ -294,6 +294,12 @@ impl Target {
         format!("{} of {}, step {}", name.display(), graph.display(), self.step.step)
     }
 
+    /// Of its part in the graph; 0 of what is no part.
+    pub(crate) fn number(&self) -> u32 {
+        let name = self.home.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.strip_prefix("part_").and_then(|number| number.parse().ok()).unwrap_or(0)
+    }
+
     /// Why its data set is not whole; None: it is.
     pub(crate) fn missing(&self) -> Option<&str> {
         match &self.step.state {

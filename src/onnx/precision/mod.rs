@@ -14,7 +14,7 @@ mod typed;
 mod unrounded_tests;
 mod widen;
 
-pub use double::double;
+pub use double::{double, single};
 pub(super) use elements::{attribute, is};
 pub use kernels::{MISSING_KERNELS, MissingKernels, around_missing_kernels};
 pub use mention::mentions;
