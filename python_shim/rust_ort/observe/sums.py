@@ -205,8 +205,8 @@ class Sums(TorchDispatchMode):
         return 1 + max((self._known(tensor)[1] for tensor in known if not self._is_too_deep(tensor)), default=0)
 
     def _is_too_deep(self, tensor: Tensor) -> bool:
-        """Whether as a factor it counts as its size. All of it is rounding where its largest element is no more than one
-        of what it adds up; halves are rounded on the way to it, too, which tells nothing."""
+        """Whether as a factor it counts as its size. All of it is rounding where its largest element is no more than
+        one rounding of what it adds up; of halves, which are rounded on the way to it, too, that tells nothing."""
         size, depth = self._known(tensor)
         if size is None or depth <= DEEPEST:
             return False
