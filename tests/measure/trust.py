@@ -16,7 +16,7 @@ INTRODUCTION = """\
 
 What nobody sent on purpose, and what nobody wished for: how much of it was tried, and what became of it. The promises
 are in [SECURITY.md](../SECURITY.md). Made by `make fuzz` and `make soak`, each its own rows; `make test` runs five
-seconds of each fuzz target, and every input that once found something."""
+seconds of each fuzz target, every input that once found something, and a minute of the soak."""
 
 FUZZ = """\
 ## Fuzzing

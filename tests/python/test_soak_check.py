@@ -14,7 +14,9 @@ from measure import trust
 from measure.soak import check, growth, processes
 from measure.soak.events import Log, read
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "dump_2"
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "dump_2"
+PYTHONPATH = os.environ.get("PYTHONPATH", "")
 
 
 @pytest.fixture
@@ -114,3 +116,18 @@ def test_each_of_both_writes_its_own_rows(tmp_path: Path) -> None:
     for line in ("| frames | 1,000 | 10 |", "- models: a panic", "| kill daemon | 2 |", "| full disk | skipped: not"):
         assert line in text
     assert set(json.loads(page.with_suffix(".json").read_text())["fuzz"]) == {"frames", "models"}
+
+
+def test_a_minute_of_chaos_loses_nothing(tmp_path: Path) -> None:
+    """The slice of `make soak` that every run of the tests has; it ends what it started."""
+    command = [sys.executable, "-m", "measure.soak", "--minutes", "1", "--clients", "2", "--every", "3"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *filter(None, [PYTHONPATH])])}
+    output = tmp_path / "trust.md"
+    shutil.copy(ROOT / "docs" / "trust.md", output)
+    shutil.copy(ROOT / "docs" / "trust.json", output.with_suffix(".json"))
+    command += ["--folder", str(tmp_path / "soak"), "--output", str(output)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(output.with_suffix(".json").read_text())["soak"]
+    assert told["wrong"] == [] and told["counts"]["calls right"] > 100, told
+    assert sum(told["events"].values()) >= 3, told
