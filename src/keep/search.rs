@@ -12,7 +12,7 @@ use super::rank;
 use super::subject::Subject;
 use crate::base::ids::ValueName;
 use crate::blame::search::first;
-use crate::onnx::{NamedTensor, dtype_of};
+use crate::onnx::{NamedTensor, dtype_of, refused_operator};
 use crate::runtime::Runtime;
 use crate::tensor::{DType, TensorBuf};
 
@@ -76,7 +76,7 @@ pub fn search(
     let (references, reference) = match unrounded(DType::F64) {
         Ok(references) => (references, "float64"),
         Err(error) => {
-            notes.push(format!("errors are measured from float32: {error}"));
+            notes.push(format!("errors are measured from float32: {}", why(&error)));
             (unrounded(DType::F32)?, "float32")
         }
     };
@@ -137,6 +137,15 @@ pub fn verify(
     let beyond = &answer.beyond;
     let mut reachable = answer.outputs.iter().filter(|output| !beyond.contains(&output.name));
     Ok(reachable.all(|output| output.after.as_ref().is_some_and(|judged| judged.within)))
+}
+
+/// Why a part does not run in float64: which operator has no such kernel, where the runtime says it.
+fn why(error: &KeepError) -> String {
+    let text = error.to_string();
+    match refused_operator(&text) {
+        Some(operator) => format!("the runtime has no float64 kernel of {operator}"),
+        None => text,
+    }
 }
 
 /// Outputs of one call, each with what it adds up where that is known.

@@ -37,7 +37,7 @@ pub use load::{decode, decode_whole, load, load_from, read, read_external};
 pub use outputs::{has_transposed_outputs, keep_transposed_outputs};
 pub use precision::{
     Attend, MISSING_KERNELS, MissingKernels, SWITCHES, Switched, Unrounded, Widened, double, dtype_of, for_each_typed,
-    mentions, single, switched, widen, widen_but,
+    mentions, refused_operator, single, switched, widen, widen_but,
 };
 pub use print::{model_text, preview, type_text};
 pub use region::{Extent, HIGHEST_RANK, Op, Program, REGION, Step, TYPED_REGION, TypedProgram};

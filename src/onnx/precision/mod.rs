@@ -16,7 +16,7 @@ mod widen;
 
 pub use double::{double, single};
 pub(super) use elements::{attribute, is};
-pub use kernels::{MISSING_KERNELS, MissingKernels, around_missing_kernels};
+pub use kernels::{MISSING_KERNELS, MissingKernels, around_missing_kernels, refused_operator};
 pub use mention::mentions;
 pub use switched::{SWITCHES, Switched, switched};
 pub(super) use typed::of_values as element_types;

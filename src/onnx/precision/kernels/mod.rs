@@ -26,6 +26,14 @@ pub const MISSING_KERNELS: &str = "missing-kernels";
 const REFUSALS: &[(&str, &str)] =
     &[("Provider type for ", " node"), ("Could not find an implementation for ", "("), ("of operator (", ")")];
 
+/// The operator that ONNX Runtime named when it refused a model; None: none.
+pub fn refused_operator(refusal: &str) -> Option<&str> {
+    REFUSALS.iter().find_map(|(before, after)| {
+        let (name, _) = refusal.split_once(before)?.1.split_once(after)?;
+        (!name.is_empty() && name.chars().all(char::is_alphanumeric)).then_some(name)
+    })
+}
+
 /// Operators that have the element type that they say, or give what they have.
 const NOT_WIDENED: &[&str] = &["BitCast", "Cast", "CastLike", "Constant"];
 
@@ -53,10 +61,7 @@ impl MissingKernels {
     /// Learns from what ONNX Runtime said when it refused a model. The operator that it named; None: none, or one that was
     /// known.
     pub fn learn(&mut self, refusal: &str) -> Option<String> {
-        let named = REFUSALS.iter().find_map(|(before, after)| {
-            let (name, _) = refusal.split_once(before)?.1.split_once(after)?;
-            (!name.is_empty() && name.chars().all(char::is_alphanumeric)).then(|| name.to_owned())
-        })?;
+        let named = refused_operator(refusal)?.to_owned();
         self.refused.insert(named.clone()).then_some(named)
     }
 
