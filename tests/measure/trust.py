@@ -18,6 +18,13 @@ What nobody sent on purpose, and what nobody wished for: how much of it was trie
 are in [SECURITY.md](../SECURITY.md). Made by `make fuzz` and `make soak`, each its own rows; `make test` runs five
 seconds of each fuzz target, every input that once found something, and a minute of the soak."""
 
+VERIFIED = """\
+## Who verifies
+
+Every command of `rust-ort` that reads a dump holds what it reads against hashes and seals
+([decision 11](decisions/0011-somebody-elses-dump.md)). Python's `rust_ort.onnx_tools`, which reads any ONNX file, and
+whatever else reads one verify nothing: run `rust-ort verify` first on a dump that comes from elsewhere."""
+
 FUZZ = """\
 ## Fuzzing
 
@@ -74,7 +81,7 @@ def update(output: Path, section: str, content: Any) -> None:
 def page(known: dict[str, Any]) -> str:
     """The page of what is known of both."""
     holds = "\n".join(f"- {name}: {what}" for name, what in HOLDS.items())
-    pieces = [INTRODUCTION, FUZZ, holds, fuzz_table(known.get("fuzz", {}))]
+    pieces = [INTRODUCTION, VERIFIED, FUZZ, holds, fuzz_table(known.get("fuzz", {}))]
     pieces += [SOAK, soak_table(known["soak"])] if "soak" in known else []
     return "\n\n".join([*pieces, SUPPLY]) + "\n"
 

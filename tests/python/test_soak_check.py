@@ -118,6 +118,11 @@ def test_each_of_both_writes_its_own_rows(tmp_path: Path) -> None:
     assert set(json.loads(page.with_suffix(".json").read_text())["fuzz"]) == {"frames", "models"}
 
 
+def test_the_page_in_docs_is_what_its_counts_and_texts_make() -> None:
+    page = ROOT / "docs" / "trust.md"
+    assert page.read_text() == trust.page(json.loads(page.with_suffix(".json").read_text()))
+
+
 def test_a_minute_of_chaos_loses_nothing(tmp_path: Path) -> None:
     """The slice of `make soak` that every run of the tests has; it ends what it started."""
     command = [sys.executable, "-m", "measure.soak", "--minutes", "1", "--clients", "2", "--every", "3"]

@@ -94,7 +94,9 @@ def verdict_line(verdict: Verdict) -> str:
 
 
 def data_set(folder: Path, prefix: str) -> dict[str, Tensor]:
-    """{name: tensor} of the files `<prefix>_<i>.pb` of a data set, in their order. prefix: input, output, actual."""
+    """{name: tensor} of the files `<prefix>_<i>.pb` of a data set, in their order. prefix: input, output, actual.
+
+    The files are read as they are: damage is what `rust-ort verify` tells."""
     files = sorted(folder.glob(f"{prefix}_*.pb"), key=lambda path: int(path.stem.rpartition("_")[2]))
     protos = [onnx.load_tensor(str(path)) for path in files]
     return {proto.name: tensor_of(proto) for proto in protos}
@@ -109,7 +111,7 @@ def tensor_of(proto: Any) -> Tensor:
 
 
 def provenance(model: Model) -> dict[str, Any]:
-    """The provenance.json beside a dumped model; empty when there is none."""
+    """The provenance.json beside a dumped model, as it is: unverified. Empty when there is none."""
     if not isinstance(model, (str, os.PathLike)):
         return {}
     path = Path(model).with_name("provenance.json")
