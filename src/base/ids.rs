@@ -17,6 +17,15 @@ pub struct ExecutorId(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CallId(pub u64);
 
+/// What a client waits for, and may wait for no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Work {
+    /// A call, over a lane or observed.
+    Call(CallId),
+    /// A request of this id that prepares a part or compares nodes.
+    Request(u64),
+}
+
 /// Position of a call among the calls of its graph in one client, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StepId(pub u64);

@@ -224,7 +224,7 @@ fn refuse(client: &Client, id: u64, error: WireError) -> Served<()> {
 fn answer_one(daemon: &Daemon, client: &Client, pending: Pending) -> Served<()> {
     let Pending { id, request, len_bytes, fd, body } = pending;
     let (stops, long) = (matches!(request, Request::Stop { .. }), takes_long(&request));
-    let at = Connected { daemon, client, asked: request.name(), len_bytes, body: Cell::new(body) };
+    let at = Connected { daemon, client, id, asked: request.name(), len_bytes, body: Cell::new(body) };
     let reply = answer_or_panic(|| requests::answer(&at, request, fd));
     let reply = reply.unwrap_or_else(|error| {
         if long && error.code == ErrorCode::Internal {

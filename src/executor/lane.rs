@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::failure::{self, panicked};
 use super::order::Order;
 use super::tenant::{Part, Tenant};
-use crate::base::ids::{DeviceUuid, PartHandle};
+use crate::base::ids::{DeviceUuid, PartHandle, Work};
 use crate::base::sync::lock;
 use crate::cuda::{CudaError, Device, Event, Stream};
 use crate::protocol::message::{LaneEventsSpec, RunStats, WireError};
@@ -114,9 +114,9 @@ impl Bindings {
     fn run(&mut self, lane: &ExecutorLane, tenant: &Tenant, order: Option<&Order>) -> Result<u64, WireError> {
         let run = AssertUnwindSafe(|| {
             let bound = Self::bound(&mut self.bound, &self.record, tenant).inspect_err(|_| count_error(tenant))?;
-            let running = tenant.running.begin(self.record.call, &bound.stop);
+            let running = tenant.running.begin(Work::Call(self.record.call), &bound.stop);
             lane.set_running(true);
-            tenant.hold();
+            tenant.hold(&tenant.stop);
             let outcome = match order {
                 Some(order) => numbered(&mut *bound.call, order),
                 None => by_events(&mut *bound.call, &self.events),

@@ -1,53 +1,50 @@
-//! Calls that run now, each of which can be told to end alone.
+//! Work that goes on now, each piece of which can be told to end alone.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use crate::base::ids::CallId;
+use crate::base::ids::Work;
 use crate::base::sync::lock;
 use crate::runtime::StopToken;
 
-/// Cancelled calls that are kept because they may yet begin.
-const EARLY: usize = 64;
+/// Cancelled works that are kept because they may yet begin, or go on.
+const CANCELLED: usize = 64;
 
-/// The calls of one client that run now, over lanes and observed.
+/// The work of one client that goes on now: calls over lanes and observed, parts that are prepared, nodes that are compared.
 #[derive(Default)]
-pub(super) struct Running(Mutex<Calls>);
+pub(super) struct Running(Mutex<Works>);
 
 #[derive(Default)]
-struct Calls {
-    running: Vec<(CallId, Arc<StopToken>)>,
-    /// Cancelled before they began, the last of them; ids are not given twice.
-    early: VecDeque<CallId>,
+struct Works {
+    running: Vec<(Work, Arc<StopToken>)>,
+    /// The last that were cancelled; ids are not given twice.
+    cancelled: VecDeque<Work>,
 }
 
-/// A call that runs until this is dropped.
+/// A work that goes on until this is dropped.
 pub(super) struct Runs<'a> {
     all: &'a Running,
     stop: Arc<StopToken>,
 }
 
 impl Running {
-    /// The call runs from now on, under `stop`, which is stopped at once where the call is cancelled already.
-    pub(super) fn begin(&self, call: CallId, stop: &Arc<StopToken>) -> Runs<'_> {
-        let mut calls = lock(&self.0);
-        calls.running.push((call, Arc::clone(stop)));
-        if !calls.early.is_empty() && calls.early.contains(&call) {
+    /// The work goes on from now on, under `stop`, which is stopped at once where it is cancelled already.
+    pub(super) fn begin(&self, work: Work, stop: &Arc<StopToken>) -> Runs<'_> {
+        let mut works = lock(&self.0);
+        works.running.push((work, Arc::clone(stop)));
+        if !works.cancelled.is_empty() && works.cancelled.contains(&work) {
             stop.stop();
         }
         Runs { all: self, stop: Arc::clone(stop) }
     }
 
-    /// Ends a call between two of its nodes, or as soon as it begins. One that has ended is left alone.
-    pub(super) fn cancel(&self, call: CallId) {
-        let mut calls = lock(&self.0);
-        let mut running = calls.running.iter().filter(|(running, _)| *running == call).peekable();
-        if running.peek().is_some() {
-            running.for_each(|(_, stop)| stop.stop());
-        } else {
-            calls.early.truncate(EARLY - 1);
-            calls.early.push_front(call);
-        }
+    /// Ends a work at its next step, and each time it begins: one comparison of nodes begins several times. What has ended is
+    /// left alone.
+    pub(super) fn cancel(&self, work: Work) {
+        let mut works = lock(&self.0);
+        works.running.iter().filter(|(running, _)| *running == work).for_each(|(_, stop)| stop.stop());
+        works.cancelled.truncate(CANCELLED - 1);
+        works.cancelled.push_front(work);
     }
 }
 
@@ -60,22 +57,41 @@ impl Drop for Runs<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::ids::CallId;
+
+    fn call(id: u64) -> Work {
+        Work::Call(CallId(id))
+    }
 
     #[test]
     fn a_call_that_is_cancelled_before_it_begins_ends_at_once() {
         let all = Running::default();
         let [first, second] = [(); 2].map(|()| Arc::new(StopToken::default()));
-        all.cancel(CallId(7));
-        let running = all.begin(CallId(7), &first);
+        all.cancel(call(7));
+        let running = all.begin(call(7), &first);
         assert!(first.is_stopped());
         drop(running);
-        let _running = all.begin(CallId(8), &second);
+        let _running = all.begin(call(8), &second);
         assert!(!second.is_stopped());
-        all.cancel(CallId(8));
+        all.cancel(call(8));
         assert!(second.is_stopped());
-        for call in 0..1000 {
-            all.cancel(CallId(call));
+        for id in 0..1000 {
+            all.cancel(call(id));
         }
-        assert_eq!(lock(&all.0).early.len(), EARLY);
+        assert_eq!(lock(&all.0).cancelled.len(), CANCELLED);
+    }
+
+    #[test]
+    fn a_cancelled_comparison_of_nodes_does_not_go_on_with_its_next_batch() {
+        let all = Running::default();
+        let [first, next, other] = [(); 3].map(|()| Arc::new(StopToken::default()));
+        let running = all.begin(Work::Request(7), &first);
+        all.cancel(Work::Request(7));
+        assert!(first.is_stopped());
+        drop(running);
+        let _next = all.begin(Work::Request(7), &next);
+        assert!(next.is_stopped());
+        let _call = all.begin(call(7), &other);
+        assert!(!other.is_stopped(), "a call of the same number");
     }
 }

@@ -13,7 +13,7 @@ use super::observing::Observing;
 use super::session_cache::{Cached, Limits, Ready, SessionCache};
 use super::tenant::{Part, Tenant};
 use super::{failure, lane, walls};
-use crate::base::ids::SegmentId;
+use crate::base::ids::{SegmentId, Work};
 use crate::base::process::{self, Process};
 use crate::base::sync::lock;
 use crate::cuda::{self, InUse, Stream};
@@ -133,11 +133,11 @@ impl Server {
                 loaded.spawn(&self.replies, id, move |resident, tenant| resident.release(parts, tenant));
                 return Ok(None);
             }
-            LinkRequest::Cancel { call } => loaded.tenant.running.cancel(call),
+            LinkRequest::Cancel(work) => loaded.tenant.running.cancel(work),
             LinkRequest::Reset => loaded.reset(),
-            LinkRequest::Prepare { part, frozen } => {
+            LinkRequest::Prepare { request, part, frozen } => {
                 loaded.spawn(&self.replies, id, move |resident, tenant| {
-                    resident.prepare(&part, &frozen, tenant).map(LinkReply::Prepared)
+                    resident.prepare(request, (&part, &frozen), tenant).map(LinkReply::Prepared)
                 });
                 return Ok(None);
             }
@@ -377,15 +377,26 @@ impl Loaded {
 }
 
 impl Resident {
-    fn prepare(&self, part: &PartSpec, frozen: &[FrozenInput], tenant: &Tenant) -> Result<Prepared, WireError> {
+    /// A part's session; one that nobody waits for any more gets no handle.
+    fn prepare(
+        &self,
+        request: u64,
+        (part, frozen): (&PartSpec, &[FrozenInput]),
+        tenant: &Tenant,
+    ) -> Result<Prepared, WireError> {
         let at = |error: WireError| WireError { graph: part.graph.to_string(), ..error };
+        let stop = StopToken::under(&tenant.stop);
+        let _running = tenant.running.begin(Work::Request(request), &stop);
+        stop.check().map_err(|error| at(error.into()))?;
         let tensors: Vec<_> = frozen.iter().map(|frozen| frozen.tensor.clone()).collect();
         let frozen: Vec<u32> = frozen.iter().map(|frozen| frozen.input).collect();
         let lease = tenant.lease_inputs(&tensors).map_err(at)?;
         let constants = lease.inputs().iter().map(|tensor| self.sessions.share(tensor.to_owned())).collect::<Vec<_>>();
         drop(lease);
         let constants = frozen.iter().copied().zip(constants).collect();
-        let cached = self.sessions.get(&*self.runtime, part, constants).map_err(|error| at(error.into()))?;
+        let cached = self.sessions.get(&*self.runtime, part, constants, &stop).map_err(|error| at(error.into()))?;
+        // What was made stays in the cache: who asks again finds it.
+        stop.check().map_err(|error| at(error.into()))?;
         let counter = if cached.built_in.is_some() { Counter::SessionsBuilt } else { Counter::SessionHits };
         self.counters.add(counter, 1);
         self.tell_sessions();
@@ -441,16 +452,21 @@ impl Resident {
             let outputs: Vec<_> = pieces.runs.iter().flat_map(|run| &run.record.outputs).cloned().collect();
             tenant.lease_anywhere(&pieces.beside, &outputs)?;
         }
+        let stop = StopToken::under(&tenant.stop);
+        let _running = tenant.running.begin(Work::Request(pieces.request), &stop);
         // Bound until their work is done.
         let mut calls = Vec::new();
         let mut sessions: Vec<Option<PieceSession>> = vec![None; pieces.models.len()];
         let mut outcomes = Vec::with_capacity(pieces.runs.len());
         for (index, PieceRun { model, record }) in pieces.runs.iter().enumerate() {
+            if stop.is_stopped() {
+                break;
+            }
             self.counters.set_piece(index);
             let known = sessions.get_mut(*model as usize).ok_or_else(|| state("a run of no model"))?;
             let part = &pieces.models[*model as usize];
-            let outcome = match known.get_or_insert_with(|| self.session_of_piece(part, tenant)) {
-                Ok((session, division)) => run_piece(session, record, tenant).map(|(stats, call)| {
+            let outcome = match known.get_or_insert_with(|| self.session_of_piece(part, tenant, &stop)) {
+                Ok((session, division)) => run_piece(session, record, tenant, &stop).map(|(stats, call)| {
                     calls.extend(call);
                     RanOnce { stats, division: division.clone() }
                 }),
@@ -461,21 +477,22 @@ impl Resident {
         for stream in calls.iter().filter_map(|call| call.stream()) {
             stream.synchronize().map_err(|error| RuntimeError::from(failure::unless_lost(error)))?;
         }
+        stop.check()?;
         Ok(LinkReply::RanPieces(outcomes))
     }
 
-    fn session_of_piece(&self, part: &PartSpec, tenant: &Tenant) -> PieceSession {
+    fn session_of_piece(&self, part: &PartSpec, tenant: &Tenant, stop: &StopToken) -> PieceSession {
         let on_device = part.session.device.is_some();
         // Others hold, between two runs, what a run took.
         let holds_little = part.session.optimization == Optimization::Kernels && (on_device || part.session.cpu_only());
         let part = PartSpec { session: part.session.without_cuda_graphs(), ..part.clone() };
         if !holds_little {
             self.counters.add(Counter::PiecesBuilt, 1);
-            return Ok(runtime::session_with(&*self.runtime, &part, decode(&part)?, Vec::new())?);
+            return Ok(runtime::session_with(&*self.runtime, &part, decode(&part)?, Vec::new(), stop)?);
         }
         let kept = if on_device { &tenant.pieces_on_device } else { &tenant.pieces };
         let Cached { ready: Ready { session, division, .. }, built_in } =
-            kept.get(&*self.runtime, &part, Vec::new())?;
+            kept.get(&*self.runtime, &part, Vec::new(), stop)?;
         if built_in.is_some() {
             self.counters.add(Counter::PiecesBuilt, 1);
             if on_device {
@@ -494,10 +511,11 @@ fn run_piece(
     session: &Arc<dyn Session>,
     record: &CallRecord,
     tenant: &Tenant,
+    stop: &StopToken,
 ) -> Result<(RunStats, Option<Box<dyn BoundCall>>), WireError> {
     let lease = tenant.lease_for(&**session, record)?;
-    let mut call = Arc::clone(session).bind(lease, &tenant.stop)?;
-    tenant.hold();
+    let mut call = Arc::clone(session).bind(lease, stop)?;
+    tenant.hold(stop);
     let stats = call.run().inspect_err(|_| {
         // What it left on a stream may be going on.
         let _ = call.stream().map(Stream::synchronize);
@@ -513,10 +531,10 @@ fn observed_run(record: &CallRecord, tenant: &Tenant) -> Result<RunStats, WireEr
     let part = tenant.part(record.handle).inspect_err(count)?;
     let lease = tenant.lease_for(&*part.session, &part.without_frozen(record)).inspect_err(count)?;
     let stop = StopToken::under(&tenant.stop);
-    let _running = tenant.running.begin(record.call, &stop);
+    let _running = tenant.running.begin(Work::Call(record.call), &stop);
     let bound = Arc::clone(&part.session).bind(lease, &stop).map_err(WireError::from);
     let mut call = bound.inspect_err(count)?;
-    tenant.hold();
+    tenant.hold(&tenant.stop);
     let outcome = run_to_its_end(&mut *call);
     tenant.count(&part, &outcome);
     if outcome.is_ok() {

@@ -8,7 +8,7 @@ use crate::base::sync::lock;
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, Described};
 use crate::protocol::message::{Division, PartSpec, SessionSpec, ValueSpec};
-use crate::runtime::{Constant, ModelOutline, Runtime, RuntimeError, Session, session_with};
+use crate::runtime::{Constant, ModelOutline, Runtime, RuntimeError, Session, StopToken, session_with};
 use crate::tensor::TensorBuf;
 
 /// How much a cache keeps.
@@ -108,13 +108,14 @@ impl SessionCache {
     }
 
     /// The session of a part's model, made now if it is not there. constants: inputs of the model that are constants of
-    /// the session, by their positions, rising; such a session ends when nobody holds it. Errors: the runtime's; nothing
-    /// is kept then.
+    /// the session, by their positions, rising; such a session ends when nobody holds it. `stop` ends the making of
+    /// one. Errors: Stopped, the runtime's; nothing is kept then.
     pub fn get(
         &self,
         runtime: &dyn Runtime,
         part: &PartSpec,
         constants: Vec<(u32, SharedConstant)>,
+        stop: &StopToken,
     ) -> Result<Cached, RuntimeError> {
         let key = key(part, &constants);
         let n_bytes = constants.iter().map(|(_, constant)| constant.tensor.desc().len_bytes()).sum::<usize>();
@@ -129,7 +130,7 @@ impl SessionCache {
             return Ok(Cached { ready: ready.clone(), built_in: None });
         }
         let start = Instant::now();
-        match build_with_outline(runtime, part, constants) {
+        match build_with_outline(runtime, part, constants, stop) {
             Ok(ready) => {
                 *slot = Some(ready.clone());
                 drop(slot);
@@ -235,13 +236,14 @@ fn build_with_outline(
     runtime: &dyn Runtime,
     part: &PartSpec,
     constants: Vec<(u32, SharedConstant)>,
+    stop: &StopToken,
 ) -> Result<Ready, RuntimeError> {
     let exported = onnx::decode_whole(part.model.clone())?;
     let outline = Arc::new(ModelOutline::of(&exported)?);
     let positions: Vec<u32> = constants.iter().map(|(input, _)| *input).collect();
     let constants = named(&exported, constants)?;
     let frozen: Vec<ValueSpec> = constants.iter().map(spec_of).collect();
-    let (session, division) = session_with(runtime, part, exported, constants)?;
+    let (session, division) = session_with(runtime, part, exported, constants, stop)?;
     let mut inputs = session.inputs().to_vec();
     for (position, spec) in positions.into_iter().zip(frozen) {
         inputs.insert((position as usize).min(inputs.len()), spec);
@@ -312,7 +314,7 @@ mod tests {
     use super::*;
     use crate::base::ids::{DeviceUuid, GraphId};
     use crate::protocol::message::{CUDA_GRAPHS, CUDA_PROVIDER, RunStats};
-    use crate::runtime::{BoundCall, Model, StopToken};
+    use crate::runtime::{BoundCall, Model};
     use crate::shm::Lease;
 
     #[derive(Default)]
@@ -386,7 +388,7 @@ mod tests {
         let (fake, cache) = (Fake::default(), SessionCache::new(Limits::default()));
         let other = SessionSpec { disabled_optimizers: vec!["GeluFusionL2".to_owned()], ..SessionSpec::default() };
         for (spec, built) in [(SessionSpec::default(), true), (SessionSpec::default(), false), (other, true)] {
-            let cached = cache.get(&fake, &part(3, &spec), Vec::new()).unwrap();
+            let cached = cache.get(&fake, &part(3, &spec), Vec::new(), &StopToken::default()).unwrap();
             assert_eq!((cached.built_in.is_some(), cached.ready.outline.n_nodes()), (built, 3));
         }
         assert_eq!((fake.builds.load(Ordering::SeqCst), cache.len()), (2, 2));
@@ -395,18 +397,29 @@ mod tests {
     #[test]
     fn a_failed_build_leaves_nothing_behind() {
         let (fake, cache) = (Fake::default(), SessionCache::new(Limits::default()));
-        assert!(cache.get(&fake, &part(0, &SessionSpec::default()), Vec::new()).is_err());
+        assert!(cache.get(&fake, &part(0, &SessionSpec::default()), Vec::new(), &StopToken::default()).is_err());
         let garbage = PartSpec { model: Bytes::from_static(b"garbage"), ..part(0, &SessionSpec::default()) };
-        assert!(cache.get(&fake, &garbage, Vec::new()).is_err());
+        assert!(cache.get(&fake, &garbage, Vec::new(), &StopToken::default()).is_err());
         assert!(cache.len() == 0);
+    }
+
+    #[test]
+    fn a_session_that_nobody_waits_for_is_not_built_and_the_next_one_is() {
+        let (fake, cache, stop) = (Fake::default(), SessionCache::new(Limits::default()), StopToken::default());
+        stop.stop();
+        let part = part(3, &SessionSpec::default());
+        assert!(matches!(cache.get(&fake, &part, Vec::new(), &stop), Err(RuntimeError::Stopped)));
+        assert_eq!((fake.builds.load(Ordering::SeqCst), cache.len()), (0, 0));
+        assert!(cache.get(&fake, &part, Vec::new(), &StopToken::default()).unwrap().built_in.is_some());
     }
 
     #[test]
     fn the_least_recently_used_idle_session_goes_first() {
         let (fake, spec) = (Fake::default(), SessionSpec::default());
         let cache = SessionCache::new(Limits { max_sessions: 2, ..Limits::default() });
-        let built = |n: u8| cache.get(&fake, &part(n, &spec), Vec::new()).unwrap().built_in.is_some();
-        let held = cache.get(&fake, &part(1, &spec), Vec::new()).unwrap();
+        let built =
+            |n: u8| cache.get(&fake, &part(n, &spec), Vec::new(), &StopToken::default()).unwrap().built_in.is_some();
+        let held = cache.get(&fake, &part(1, &spec), Vec::new(), &StopToken::default()).unwrap();
         assert!(built(2));
         assert!(built(3));
         // 2 went although 1 is older: 1 is held.
@@ -422,10 +435,11 @@ mod tests {
     fn an_unwanted_session_goes_once_nobody_holds_it_and_is_wanted_again_when_asked_for() {
         let (fake, spec) = (Fake::default(), SessionSpec::default());
         let cache = SessionCache::new(Limits::default());
-        let built = |n: u8| cache.get(&fake, &part(n, &spec), Vec::new()).unwrap().built_in.is_some();
-        let held = cache.get(&fake, &part(1, &spec), Vec::new()).unwrap().ready.session;
+        let built =
+            |n: u8| cache.get(&fake, &part(n, &spec), Vec::new(), &StopToken::default()).unwrap().built_in.is_some();
+        let held = cache.get(&fake, &part(1, &spec), Vec::new(), &StopToken::default()).unwrap().ready.session;
         assert!(built(2) && built(3));
-        let two = cache.get(&fake, &part(2, &spec), Vec::new()).unwrap().ready.session;
+        let two = cache.get(&fake, &part(2, &spec), Vec::new(), &StopToken::default()).unwrap().ready.session;
         cache.unwanted(Arc::clone(&held));
         cache.unwanted(two);
         cache.drop_unwanted();
@@ -444,7 +458,7 @@ mod tests {
         let constant = |position, value| vec![(position, cache.share(TensorBuf::from_f32([1], &[value]).unwrap()))];
         let two_inputs: Bytes = [vec![0x3a, 6], vec![0x0a, 0], [0x5a, 0].repeat(2)].concat().into();
         let part = PartSpec { model: two_inputs, ..part(1, &spec) };
-        let get = |constants| cache.get(&fake, &part, constants).unwrap();
+        let get = |constants| cache.get(&fake, &part, constants, &StopToken::default()).unwrap();
         let held = get(constant(0, 1.0));
         assert_eq!(held.ready.inputs.len(), 1);
         for (constants, built) in
@@ -452,7 +466,10 @@ mod tests {
         {
             assert_eq!(get(constants).built_in.is_some(), built);
         }
-        assert!(matches!(cache.get(&fake, &part, constant(2, 1.0)), Err(RuntimeError::BadModel { .. })));
+        assert!(matches!(
+            cache.get(&fake, &part, constant(2, 1.0), &StopToken::default()),
+            Err(RuntimeError::BadModel { .. })
+        ));
         cache.drop_unwanted();
         assert_eq!(cache.len(), 2, "the one that is held, and the one without constants");
         let (one, again) = (constant(0, 2.0), constant(1, 2.0));
@@ -472,8 +489,10 @@ mod tests {
             ..SessionSpec::default()
         };
         for (value, left) in [("1", 0), ("0", 1)] {
-            let held = cache.get(&fake, &part(1, &spec(value)), Vec::new()).unwrap();
-            assert!(cache.get(&fake, &part(1, &spec(value)), Vec::new()).unwrap().built_in.is_none());
+            let held = cache.get(&fake, &part(1, &spec(value)), Vec::new(), &StopToken::default()).unwrap();
+            assert!(
+                cache.get(&fake, &part(1, &spec(value)), Vec::new(), &StopToken::default()).unwrap().built_in.is_none()
+            );
             drop(held);
             assert!(!cache.drop_unwanted(), "it has no constants");
             assert_eq!(cache.len(), left, "{value}");
@@ -483,10 +502,10 @@ mod tests {
     #[test]
     fn nothing_is_left_after_clearing() {
         let (fake, spec, cache) = (Fake::default(), SessionSpec::default(), SessionCache::new(Limits::default()));
-        let held = cache.get(&fake, &part(1, &spec), Vec::new()).unwrap();
+        let held = cache.get(&fake, &part(1, &spec), Vec::new(), &StopToken::default()).unwrap();
         cache.clear();
         assert_eq!((cache.len(), Arc::strong_count(&held.ready.session)), (0, 1));
-        assert!(cache.get(&fake, &part(1, &spec), Vec::new()).unwrap().built_in.is_some());
+        assert!(cache.get(&fake, &part(1, &spec), Vec::new(), &StopToken::default()).unwrap().built_in.is_some());
     }
 
     #[test]
@@ -494,7 +513,7 @@ mod tests {
         let (fake, spec) = (Fake::default(), SessionSpec::default());
         let cache = SessionCache::new(Limits { max_bytes: 3 << 20, ..Limits::default() });
         for n in 1..6 {
-            cache.get(&fake, &part(n, &spec), Vec::new()).unwrap();
+            cache.get(&fake, &part(n, &spec), Vec::new(), &StopToken::default()).unwrap();
         }
         assert_eq!(cache.len(), 2);
     }
@@ -504,7 +523,12 @@ mod tests {
         let (fake, cache) = (Fake::default(), SessionCache::new(Limits::default()));
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| cache.get(&fake, &part(1, &SessionSpec::default()), Vec::new()).unwrap().built_in);
+                scope.spawn(|| {
+                    cache
+                        .get(&fake, &part(1, &SessionSpec::default()), Vec::new(), &StopToken::default())
+                        .unwrap()
+                        .built_in
+                });
             }
         });
         assert_eq!(fake.builds.load(Ordering::SeqCst), 1);

@@ -185,11 +185,11 @@ impl Tenant {
         Ok(read(&self.segments).lease(tensors, &[])?)
     }
 
-    /// Test-only: while [`hold_file`] exists, says so beside it and waits; panics when the file says `panic`.
-    pub(super) fn hold(&self) {
+    /// Test-only: while [`hold_file`] exists, says so beside it and waits, until `stop`; panics when the file says `panic`.
+    pub(super) fn hold(&self, stop: &StopToken) {
         static FILE: LazyLock<Option<PathBuf>> = LazyLock::new(hold_file);
         let Some(file) = &*FILE else { return };
-        while file.exists() && !self.stop.is_stopped() {
+        while file.exists() && !self.stop.is_stopped() && !stop.is_stopped() {
             let mut held = file.clone().into_os_string();
             held.push(".held");
             let _ = std::fs::File::create(held);

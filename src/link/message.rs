@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::base::ids::{CallId, PartHandle, SegmentId};
+use crate::base::ids::{PartHandle, SegmentId, Work};
 use crate::compare::{Explained, Measured, Pair, Range, Tolerance};
 use crate::confine::Confined;
 use crate::protocol::message::{
@@ -86,6 +86,8 @@ pub enum LinkRequest {
     OpenSlot(SlotSpec),
     /// Make a session. Answered by `Prepared`.
     Prepare {
+        /// Id of the client's request.
+        request: u64,
         /// The model.
         part: PartSpec,
         /// Inputs that become constants.
@@ -125,12 +127,10 @@ pub enum LinkRequest {
     /// Run pieces of parts, one after the other, with sessions of their own; the page of counters tells which it is. Answered
     /// by `RanPieces`.
     RunPieces(Pieces),
-    /// End a call that nobody waits for, over a lane or of `Run`, between two of its nodes; one that does not run is left
-    /// alone. Answered by `Done`, which does not wait for it.
-    Cancel {
-        /// As in its record.
-        call: CallId,
-    },
+    /// End what nobody waits for: a call, over a lane or of `Run`, between two of its nodes, a `Prepare` between two of its
+    /// steps, `RunPieces` also between two pieces. What does not run ends as it begins. Answered by `Done`, which does not
+    /// wait for it.
+    Cancel(Work),
     /// The client is gone: end its calls, forget its segments, lanes and handles; sessions stay. Answered by `Done`.
     Reset,
     /// End the process. Not answered.
@@ -201,6 +201,8 @@ impl Comparison {
 /// Pieces of parts to be run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pieces {
+    /// Id of the client's request, which may be of several of these.
+    pub request: u64,
     /// Each model once.
     pub models: Vec<PartSpec>,
     /// In order. The records' handles mean nothing.
@@ -294,7 +296,7 @@ mod tests {
             named_values: vec!["add".to_owned()],
             described: Default::default(),
         };
-        let request = LinkRequest::Prepare { part, frozen: Vec::new() };
+        let request = LinkRequest::Prepare { request: 4, part, frozen: Vec::new() };
         let message = encode(9, &request).unwrap();
         let (header, body) = message.split_first_chunk().unwrap();
         assert_eq!(body_len(*header), Ok(body.len()));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 
-use crate::base::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId, ValueName};
+use crate::base::ids::{ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId, ValueName, Work};
 use crate::tensor::{CallRecord, DType, TensorRef};
 
 use super::message::{DeviceSegmentSpec, FrozenInput, LaneEventsSpec, PartSpec, Prepared, SlotSpec, WireError};
@@ -487,8 +487,8 @@ pub enum Request {
     },
     /// Forget graphs and parts.
     Release(Release),
-    /// End a call that nobody waits for.
-    CancelCall(CallId),
+    /// End what nobody waits for.
+    CancelCall(Work),
     /// Ask for the daemon's state.
     GetStatus,
     /// Ask the daemon to end.

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use super::error::RuntimeError;
 use crate::base::sync::lock;
 
 /// A call that can be told to end, from any thread, also while it runs.
@@ -38,6 +39,11 @@ impl StopToken {
     /// `stop` was called.
     pub fn is_stopped(&self) -> bool {
         self.flag().load(Ordering::SeqCst)
+    }
+
+    /// Errors: Stopped where `stop` was called.
+    pub fn check(&self) -> Result<(), RuntimeError> {
+        if self.is_stopped() { Err(RuntimeError::Stopped) } else { Ok(()) }
     }
 
     /// The flag itself, for those who sleep.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::{self, Client, Home, graph, library, part, tensor, wait_for};
 use bytes::Bytes;
-use rust_ort::base::ids::{CallId, GraphId, PartHandle, SegmentId, StepId};
+use rust_ort::base::ids::{CallId, GraphId, PartHandle, SegmentId, StepId, Work};
 use rust_ort::client::{Answer, Peer};
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::frame::{self, FrameHeader, FrameKind, HEADER_LEN};
@@ -97,7 +97,8 @@ fn requests(folder: &std::path::Path) -> Vec<Request> {
             umask: None,
             answered: Vec::new(),
         }),
-        Request::CancelCall(CallId(u64::MAX)),
+        Request::CancelCall(Work::Call(CallId(u64::MAX))),
+        Request::CancelCall(Work::Request(u64::MAX)),
         Request::CloseDump,
         Request::FlushDump,
         Request::RunObserved(Box::new(observed)),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rust_ort::base::ids::GraphId;
 use rust_ort::onnx::{self, Described, Descriptions};
 use rust_ort::protocol::message::{Division, ErrorCode, NodeRuntime, PartSpec, RuntimeRule, SessionSpec, WireError};
-use rust_ort::runtime::{self, RuntimeError};
+use rust_ort::runtime::{self, RuntimeError, StopToken};
 use rust_ort::tensor::DType;
 
 use crate::common::{Dim, Model, runtime as onnxruntime};
@@ -137,6 +137,7 @@ fn a_rule_for_libtorch_without_libtorch_is_an_error_that_names_the_node() {
 fn rules_for_onnxruntime_alone_need_no_libtorch() {
     let part = part(chains(), vec![rule(NodeRuntime::Ort, "*"), rule(NodeRuntime::Torch, "Exp")]);
     let model = onnx::decode(part.model.clone()).unwrap();
-    let (session, division) = runtime::session_with(onnxruntime(), &part, model, Vec::new()).unwrap();
+    let stop = StopToken::default();
+    let (session, division) = runtime::session_with(onnxruntime(), &part, model, Vec::new(), &stop).unwrap();
     assert_eq!((session.outputs().len(), division.taken), (1, vec![9, 0]));
 }

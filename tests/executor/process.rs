@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::{Memory, add, gather, library, slow};
-use rust_ort::base::ids::{CallId, GraphId, PartHandle, SegmentId};
-use rust_ort::link::message::{Hello, LinkReply, LinkRequest, SOURCES};
+use rust_ort::base::ids::{CallId, GraphId, PartHandle, SegmentId, Work};
+use rust_ort::link::message::{Hello, LinkReply, LinkRequest, PieceRun, Pieces, SOURCES};
 use rust_ort::link::socket::{self, LinkReceiver, LinkSender};
 use rust_ort::protocol::message::{ErrorCode, FrozenInput, PartSpec, Prepared, SessionSpec, WireError};
 use rust_ort::shm::{Counter, CounterPage, Failure, Lanes};
@@ -141,17 +141,7 @@ impl Executor {
         session: SessionSpec,
     ) -> Result<Prepared, WireError> {
         let frozen = frozen.into_iter().map(|(input, tensor)| FrozenInput { input, tensor }).collect();
-        let fx_values = [("add", "z"), ("input", "x"), ("gone", "no_such_value")];
-        let part = PartSpec {
-            graph: GraphId::from_bytes([1; 32]),
-            part: 0,
-            model: model.to_vec().into(),
-            session,
-            fx_values: fx_values.map(|(fx, value)| (fx.to_owned(), value.to_owned())).into(),
-            named_values: Vec::new(),
-            described: Default::default(),
-        };
-        match self.ask(LinkRequest::Prepare { part, frozen })? {
+        match self.ask(LinkRequest::Prepare { request: 0, part: part(model, session), frozen })? {
             LinkReply::Prepared(prepared) => Ok(prepared),
             other => panic!("{other:?}"),
         }
@@ -191,6 +181,19 @@ impl Drop for Executor {
 
 pub fn record(handle: PartHandle, inputs: Vec<TensorRef>, outputs: Vec<TensorRef>) -> CallRecord {
     CallRecord { call: CallId(1), handle, eager_nodes: 3, inputs, outputs }
+}
+
+fn part(model: &[u8], session: SessionSpec) -> PartSpec {
+    let fx_values = [("add", "z"), ("input", "x"), ("gone", "no_such_value")];
+    PartSpec {
+        graph: GraphId::from_bytes([1; 32]),
+        part: 0,
+        model: model.to_vec().into(),
+        session,
+        fx_values: fx_values.map(|(fx, value)| (fx.to_owned(), value.to_owned())).into(),
+        named_values: Vec::new(),
+        described: Default::default(),
+    }
 }
 
 /// Waits for a condition; the watchdog fails the test.
@@ -436,16 +439,16 @@ fn a_call_that_nobody_waits_for_is_ended_and_the_next_one_runs() {
     let client = std::thread::spawn(move || lanes.client(0).unwrap().call(&on_lane, || false).unwrap().unwrap());
     let lanes = Arc::clone(&executor.lanes);
     wait_for("the call to run", || !lanes.running().is_empty());
-    assert_eq!(executor.ask(LinkRequest::Cancel { call: CallId(6) }), Ok(LinkReply::Done));
+    assert_eq!(executor.ask(LinkRequest::Cancel(Work::Call(CallId(6)))), Ok(LinkReply::Done));
     assert!(!lanes.running().is_empty(), "another call was ended");
-    assert_eq!(executor.ask(LinkRequest::Cancel { call: CallId(7) }), Ok(LinkReply::Done));
+    assert_eq!(executor.ask(LinkRequest::Cancel(Work::Call(CallId(7)))), Ok(LinkReply::Done));
     let ended = client.join().unwrap().unwrap_err();
     assert!(ended.code == ErrorCode::RunFailed.code() && ended.message.contains("waits no more"), "{ended:?}");
 
     let observed = executor.send(run(on_link), None);
     // Its thread may not have begun.
     let error = loop {
-        let cancel = executor.send(LinkRequest::Cancel { call: CallId(8) }, None);
+        let cancel = executor.send(LinkRequest::Cancel(Work::Call(CallId(8))), None);
         let reply = executor.receiver.recv().unwrap().expect("the executor lives");
         match reply.body {
             LinkReply::Failed(error) if reply.id == observed => break error,
@@ -456,6 +459,37 @@ fn a_call_that_nobody_waits_for_is_ended_and_the_next_one_runs() {
     assert_eq!(error.code, ErrorCode::RunFailed);
     executor.call(&after).unwrap();
     assert_eq!(executor.counters.get(Counter::Errors), 2);
+}
+
+#[test]
+fn a_comparison_of_nodes_that_nobody_waits_for_is_ended_with_its_later_batches() {
+    let mut executor = Executor::ready();
+    let tensor = || executor.memory.alloc(DType::F32, &[1024, 1024]);
+    let runs = [(); 2].map(|()| PieceRun { model: 0, record: record(PartHandle(0), vec![tensor()], vec![tensor()]) });
+    let of = |request| {
+        let models = vec![part(&slow(1), SessionSpec::default())];
+        LinkRequest::RunPieces(Pieces { request, models, runs: runs.to_vec(), beside: Vec::new() })
+    };
+    let held = executor.hold_file().with_extension("held");
+    std::fs::write(executor.hold_file(), "").unwrap();
+    let asked = executor.send(of(5), None);
+    wait_for("the first piece", || held.exists());
+    assert_eq!(executor.ask(LinkRequest::Cancel(Work::Request(5))), Ok(LinkReply::Done));
+    std::fs::remove_file(executor.hold_file()).unwrap();
+    assert_eq!(executor.reply(asked).unwrap_err().code, ErrorCode::RunFailed);
+    assert_eq!(executor.counters.piece(), 0, "it went on with the next piece");
+    assert_eq!(executor.ask(of(5)).unwrap_err().code, ErrorCode::RunFailed);
+    assert!(matches!(executor.ask(of(6)), Ok(LinkReply::RanPieces(ran)) if ran.iter().all(Result::is_ok)));
+}
+
+#[test]
+fn a_part_that_nobody_waits_for_is_not_prepared_and_the_next_one_is() {
+    let mut executor = Executor::ready();
+    assert_eq!(executor.ask(LinkRequest::Cancel(Work::Request(5))), Ok(LinkReply::Done));
+    let of = |request| LinkRequest::Prepare { request, part: part(&add(), SessionSpec::default()), frozen: Vec::new() };
+    assert_eq!(executor.ask(of(5)).unwrap_err().code, ErrorCode::RunFailed);
+    assert_eq!(executor.counters.get(Counter::SessionsBuilt), 0);
+    assert!(matches!(executor.ask(of(6)), Ok(LinkReply::Prepared(prepared)) if prepared.built));
 }
 
 #[test]

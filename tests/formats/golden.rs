@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use rust_ort::base::ids::{CallId, ClientId, DeviceUuid, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
+use rust_ort::base::ids::{CallId, ClientId, DeviceUuid, ExecutorId, GraphId, PartHandle, SegmentId, StepId, Work};
 use rust_ort::cuda::IpcHandle;
 use rust_ort::onnx::Described;
 use rust_ort::protocol::control::*;
@@ -265,7 +265,8 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
             7,
             Request::FinishNodes(FinishNodes { through: Some(DType::F16), ..finish_nodes() }),
         ),
-        ("cancel_call_request.bin", 10, Request::CancelCall(CallId(7))),
+        ("cancel_call_request.bin", 10, Request::CancelCall(Work::Call(CallId(7)))),
+        ("cancel_request_request.bin", 10, Request::CancelCall(Work::Request(5))),
         (
             "release_request.bin",
             8,

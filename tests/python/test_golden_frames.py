@@ -322,6 +322,12 @@ def cancel_call() -> Any:
     return request_
 
 
+def cancel_request() -> Any:
+    request_ = wire.Request(request_id=10)
+    request_.cancel_call.request_id = 5
+    return request_
+
+
 REQUESTS = [
     ("hello_request.bin", hello()),
     ("hello_surroundings_request.bin", hello_surroundings()),
@@ -357,6 +363,7 @@ REQUESTS = [
     ("finish_nodes_through_request.bin", finish_nodes_through()),
     ("release_request.bin", release()),
     ("cancel_call_request.bin", cancel_call()),
+    ("cancel_request_request.bin", cancel_request()),
 ]
 
 

@@ -224,6 +224,31 @@ def test_an_interrupted_call_is_ended_and_its_executor_takes_the_next(
     assert daemon.client()._connection is connection
 
 
+def test_an_interrupted_preparation_leaves_no_part_and_the_next_one_works(
+    daemon: Daemon, hung: tuple[PartSpec, Path]
+) -> None:
+    spec, file = hung
+    connection = daemon.client().leased()
+
+    def interrupt() -> None:
+        maps = Path(f"/proc/{connection.executor_pid}/maps")
+        wait_until(lambda: "libslow.so" in maps.read_text(), "the executor makes the session")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    run = Part(client=daemon.client(), spec=spec, options=daemon.options())
+    with pytest.raises(KeyboardInterrupt):
+        run.prepare()
+    thread.join()
+    let_go(file)
+    wait_until(lambda: daemon.client().status() and not connection._kept, "the answer that nobody takes")
+    assert not connection.orphans, "a part was made for nobody"
+    x = torch.ones(3)
+    assert run([x, 2 * x])[0].tolist() == [2.0] * 3
+    assert run.prepared is not None and not run.prepared.built, "what was made is warm"
+
+
 @pytest.mark.parametrize("observed", [False, True])
 def test_a_long_wait_says_whom_it_is_for(
     daemon: Daemon, hold: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, observed: bool

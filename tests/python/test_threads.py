@@ -374,11 +374,11 @@ def interrupt_when(condition: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-@pytest.mark.parametrize("kind", ["call", "compared call", "backward"])
+@pytest.mark.parametrize("kind", ["call", "compared call", "compared nodes", "backward"])
 def test_ctrl_c_in_a_call_leaves_a_working_client(barrier: Path, daemon: Daemon, kind: str) -> None:
     model = make_model()
-    options = {"compare": "outputs"} if kind == "compared call" else {}
-    compiled = torch.compile(model, backend="rust_ort", options=options)
+    compare = {"compared call": "outputs", "compared nodes": "nodes"}.get(kind, "off")
+    compiled = torch.compile(model, backend="rust_ort", options={"compare": compare})
     x = torch.randn(3, 16)
     expected = gradients(model, model, x)
     torch.testing.assert_close(gradients(model, compiled, x), expected)

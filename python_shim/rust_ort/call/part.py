@@ -328,7 +328,7 @@ class Part:
                 if not lane.running():
                     raise _NotBegun(error) from None
                 raise connection.error(self.spec.graph.name) from None
-            connection.cancel(call_id)
+            connection.cancel(call_id=call_id)
             raise
         try:
             if failure is None and events is not None:

@@ -36,6 +36,8 @@ log = logging.getLogger("rust_ort")
 HANDSHAKE_TIMEOUT_S = 30.0
 EXECUTOR_EXIT_WAIT_MS = 2000
 _numbers = itertools.count(1)
+CANCELLED = frozenset({"prepare_part", "compare_nodes"})
+"""Requests that the executor ends when who asked is interrupted, beside calls."""
 
 DAEMON_ENDED = "DAEMON_ENDED"
 """Code of a loss that the next daemon mends: the connection stood, and ended."""
@@ -147,7 +149,9 @@ class Connection:
             except BaseException:
                 self._kept[number] = keep
                 if request.HasField("run_observed"):
-                    self.cancel(request.run_observed.call.call_id)
+                    self.cancel(call_id=request.run_observed.call.call_id)
+                elif request.WhichOneof("body") in CANCELLED:
+                    self.cancel(request_id=number)
                 raise
         finally:
             with self._lock:
@@ -164,12 +168,13 @@ class Connection:
             raise error
         return getattr(reply, reply.WhichOneof("body"))
 
-    def cancel(self, call_id: int) -> None:
-        """Has the executor end a call that nobody waits for, at its next node; waits for nothing."""
+    def cancel(self, *, call_id: int = 0, request_id: int = 0) -> None:
+        """Has the executor end what nobody waits for: a call, at its next node, or one of the requests of CANCELLED, at
+        its next step. Waits for nothing."""
         if self.dead is not None:
             return
         request = wire.Request(request_id=next(self._ids))
-        request.cancel_call.call_id = call_id
+        request.cancel_call.call_id, request.cancel_call.request_id = call_id, request_id
         with contextlib.suppress(RustOrtError):
             self._send(wire.encode_frame(wire.REQUEST, request.SerializeToString()), None)
 

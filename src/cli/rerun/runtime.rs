@@ -18,7 +18,7 @@ use crate::onnx::Descriptions;
 use crate::onnx::proto::ModelProto;
 use crate::protocol::message::{CPU_PROVIDER, Division, Optimization, PartSpec, RuntimeRule, SessionSpec};
 use crate::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library};
-use crate::runtime::{self, Session, leased};
+use crate::runtime::{self, Session, StopToken, leased};
 use crate::tensor::{TensorBuf, TensorView};
 
 /// What runs models, and on what.
@@ -137,7 +137,7 @@ impl Runtime {
             named_values: divided.described.keys().cloned().collect(),
             described: divided.described.clone(),
         };
-        Ok(runtime::session_with(&*self.runtime, &part, model.proto.clone(), Vec::new())?)
+        Ok(runtime::session_with(&*self.runtime, &part, model.proto.clone(), Vec::new(), &StopToken::default())?)
     }
 
     /// The model as the runtime's optimizer leaves it.

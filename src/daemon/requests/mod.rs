@@ -90,7 +90,7 @@ pub fn answer(at: &Connected<'_>, request: Request, fd: Option<OwnedFd>) -> Answ
         Request::GetPlan(graph) => plans::get_plan(at, graph),
         Request::PutPlan { graph, plan } => plans::put_plan(at, graph, &plan),
         Request::Release(release) => release::release(at, &release),
-        Request::CancelCall(call) => observed::cancel(&at.leased()?, call),
+        Request::CancelCall(work) => observed::cancel(&at.leased()?, work),
         Request::GetStatus => Ok(Reply::Status(get_status::json(at.daemon))),
         Request::Stop { force } => stop::stop(at, force),
     }

@@ -109,7 +109,7 @@ fn run_nodes(
     leased.executor.counters.set_piece(0);
     at.client.state().running_nodes = Some(RunningNodes { whole: Arc::clone(whole), pieces });
     let n_runs = runs.len();
-    let reply = leased.ask(&LinkRequest::RunPieces(Pieces { models, runs, beside }));
+    let reply = leased.ask(&LinkRequest::RunPieces(Pieces { request: at.id, models, runs, beside }));
     at.client.state().running_nodes = None;
     match reply? {
         LinkReply::RanPieces(ran) if ran.len() == n_runs => Ok(ran),

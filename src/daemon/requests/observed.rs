@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::on_device::{OnDevice, lie_on_device, run_on};
 use super::state::{Answer, Dumping, Leased};
-use crate::base::ids::CallId;
+use crate::base::ids::Work;
 use crate::compare::{Policy, TensorVerdict, Verdict};
 use crate::daemon::client::{Part, Unsettled};
 use crate::daemon::status::StepRecord;
@@ -14,10 +14,10 @@ use crate::observe::call::{DumpAt, ObservedCall};
 use crate::protocol::control::{NodesOf, Observed, Reply, RunObserved};
 use crate::protocol::message::{ValueSpec, WireError};
 
-/// Has the executor end a call that nobody waits for, over a lane or observed.
-pub fn cancel(leased: &Leased<'_>, call: CallId) -> Answer {
+/// Has the executor end what nobody waits for.
+pub fn cancel(leased: &Leased<'_>, work: Work) -> Answer {
     let Leased { at, executor } = leased;
-    at.ask_quickly(executor, (at.asked, &LinkRequest::Cancel { call }), None)?;
+    at.ask_quickly(executor, (at.asked, &LinkRequest::Cancel(work)), None)?;
     Ok(Reply::Done)
 }
 

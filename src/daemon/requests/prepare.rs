@@ -26,7 +26,8 @@ pub fn prepare(leased: &Leased<'_>, mut prepare: PreparePart) -> Answer {
     if let Some((dumping, folder)) = new {
         dumping.precision(leased, folder, &part);
     }
-    let reply = leased.ask(&LinkRequest::Prepare { part: part.spec.part.clone(), frozen: part.spec.frozen.clone() });
+    let (of_executor, frozen) = (part.spec.part.clone(), part.spec.frozen.clone());
+    let reply = leased.ask(&LinkRequest::Prepare { request: at.id, part: of_executor, frozen });
     at.client.state().preparing = None;
     let prepared = match reply {
         Ok(LinkReply::Prepared(prepared)) => Ok(prepared),

@@ -25,7 +25,9 @@ pub struct Connected<'a> {
     pub daemon: &'a Daemon,
     /// Who asks.
     pub client: &'a Client,
-    /// The request's name.
+    /// The request's id.
+    pub id: u64,
+    /// Its name.
     pub asked: &'static str,
     /// Of the request, as it came.
     pub len_bytes: usize,

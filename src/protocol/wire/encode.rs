@@ -8,6 +8,7 @@ use super::super::message::{
     CustomOpLibrary, FrozenInput, PartSpec, Placed, Placement, RuntimeRule, ValueSpec, WireError,
 };
 use super::proto;
+use crate::base::ids::Work;
 use crate::tensor::{CallRecord, DType, TensorRef};
 
 /// A whole frame. Errors: [`frame::FrameError::Length`].
@@ -72,7 +73,10 @@ fn request_to_proto(request: &Request) -> proto::request::Body {
             environment: lease.environment.clone().map(|variables| proto::Environment { variables }),
             library_folders: lease.library_folders.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
         }),
-        Request::CancelCall(call) => Body::CancelCall(proto::CancelCall { call_id: call.0 }),
+        Request::CancelCall(Work::Call(call)) => Body::CancelCall(proto::CancelCall { call_id: call.0, request_id: 0 }),
+        Request::CancelCall(Work::Request(request_id)) => {
+            Body::CancelCall(proto::CancelCall { call_id: 0, request_id: *request_id })
+        }
         Request::OpenLane(lane) => Body::OpenLane(proto::OpenLane { lane: *lane }),
         Request::OpenLaneEvents(spec) => Body::OpenLaneEvents(proto::OpenLaneEvents {
             lane: spec.lane,

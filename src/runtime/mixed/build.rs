@@ -11,16 +11,17 @@ use crate::onnx::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use crate::onnx::{self, Descriptions};
 use crate::protocol::message::{Division, NodeRuntime, PartSpec, RuntimeRule, SessionSpec};
 use crate::runtime::types::declared_type;
-use crate::runtime::{Constant, Model, Runtime, RuntimeError, Session, precision};
+use crate::runtime::{Constant, Model, Runtime, RuntimeError, Session, StopToken, precision};
 use crate::tensor::DType;
 
 /// A session of a part that has rules, and what these made of its nodes. `runtime` is ONNX Runtime, with the others beside
-/// it. Errors: the runtimes', BadModel for what cannot be divided, NoLibtorch.
+/// it. Errors: Stopped, the runtimes', BadModel for what cannot be divided, NoLibtorch.
 pub(in crate::runtime) fn build(
     runtime: &dyn Runtime,
     part: &PartSpec,
     exported: ModelProto,
     constants: Vec<Constant>,
+    stop: &StopToken,
 ) -> Result<(Arc<dyn Session>, Division), RuntimeError> {
     let mut whole = exported;
     onnx::inline_around_attention(&mut whole)?;
@@ -33,7 +34,8 @@ pub(in crate::runtime) fn build(
     // Of the whole: a pattern may fit a node for the sake of one in another segment.
     let unrounded = precision::kept(&whole, &part.session.keep_float32, &part.described)?;
     refuse_kept_by_libtorch(graph, &plan, &unrounded)?;
-    let builder = Builder { runtime, part, whole: &whole, graph, unrounded };
+    let builder = Builder { runtime, part, whole: &whole, graph, unrounded, stop };
+    stop.check()?;
     let session: Arc<dyn Session> = match plan.segments.as_slice() {
         [] => builder.of_all(NodeRuntime::Ort, constants)?,
         [one] => {
@@ -96,6 +98,8 @@ struct Builder<'a> {
     graph: &'a GraphProto,
     /// Values that are not rounded to half precision.
     unrounded: HashSet<ValueName>,
+    /// Looked at between two segments.
+    stop: &'a StopToken,
 }
 
 impl<'a> Builder<'a> {
@@ -136,6 +140,7 @@ impl<'a> Builder<'a> {
             declared.map(|info| (info.name().to_owned(), info.clone())).collect();
         let mut steps = Vec::with_capacity(segments.len());
         for segment in segments {
+            self.stop.check()?;
             let session = self.session(segment, &known, &constants)?;
             for spec in session.outputs() {
                 let info = given(spec, known.get(&spec.name));

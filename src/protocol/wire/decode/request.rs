@@ -13,7 +13,7 @@ use super::field::{
     DecodeError, Decoded, MAX_NAME_BYTES, absolute, bad, bad_option, clipped, folder_name, graph_id, missing, name,
     optional, required, segment, tensor_ref, tensor_refs,
 };
-use crate::base::ids::{CallId, DeviceUuid, PartHandle, StepId};
+use crate::base::ids::{CallId, DeviceUuid, PartHandle, StepId, Work};
 use crate::base::limits;
 use crate::base::process::CPU_BYTES;
 use crate::cuda::IpcHandle;
@@ -74,7 +74,10 @@ pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
             niceness: lease.niceness.map(niceness).transpose()?,
             environment: lease.environment.map(environment).transpose()?,
         }),
-        Body::CancelCall(cancel) => Request::CancelCall(CallId(cancel.call_id)),
+        Body::CancelCall(proto::CancelCall { call_id, request_id: 0 }) => {
+            Request::CancelCall(Work::Call(CallId(call_id)))
+        }
+        Body::CancelCall(proto::CancelCall { request_id, .. }) => Request::CancelCall(Work::Request(request_id)),
         Body::OpenLane(open) => Request::OpenLane(open.lane),
         Body::OpenLaneEvents(open) => Request::OpenLaneEvents(LaneEventsSpec {
             lane: open.lane,
