@@ -2,9 +2,9 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 use std::time::UNIX_EPOCH;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -15,15 +15,6 @@ use rustix::thread::CpuSet;
 use rustix::time::Timespec;
 
 use super::identity::Identity;
-
-/// How a process ended: "killed by signal 9", "exited with code 2".
-pub fn describe(status: ExitStatus) -> String {
-    match (status.signal(), status.code()) {
-        (Some(signal), _) => format!("killed by signal {signal}"),
-        (None, Some(code)) => format!("exited with code {code}"),
-        (None, None) => "ended".to_owned(),
-    }
-}
 
 /// A process, by which its end is known; its id may be another's by then.
 #[derive(Debug)]

@@ -5,15 +5,15 @@ use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::sync::OnceLock;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::exit::{Exit, Failure, Outcome};
-use crate::base::process::{describe, own_command};
+use crate::base::ended::{By, Ended, OomKills};
+use crate::base::process::own_command;
 
 /// The hidden subcommand of the child, which the command itself follows.
 pub(super) const NAME: &str = "apart";
@@ -29,10 +29,11 @@ pub(super) fn run() -> Outcome {
     let page = File::from(memfd_create("rust-ort-running", MemfdFlags::CLOEXEC)?);
     let mut command = own_command();
     command.arg(NAME).args(std::env::args_os().skip(1)).stdin(Stdio::from(page.try_clone()?));
+    let before = OomKills::now();
     let status = command.status()?;
     match status.code().and_then(Exit::of_code) {
         Some(exit) => Ok(exit),
-        None => Err(died(status, &read(page).unwrap_or_default())),
+        None => Err(died(Ended::of(Ok(status), before), &read(page).unwrap_or_default())),
     }
 }
 
@@ -63,32 +64,49 @@ fn read(mut page: File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn died(status: ExitStatus, running: &str) -> Failure {
-    let (when, how) = (if running.is_empty() { "" } else { " while it " }, describe(status));
-    if status.signal().is_none() {
-        return format!("the process that runs models {how}{when}{running}; report this, with what it said").into();
-    }
-    format!(
-        "ONNX Runtime died{when}{running}: {how}; model and inputs are in the dump as they were. Another --optimization or \
-         --onnxruntime shows whether an optimizer or a version is the reason, replay with --repro FOLDER writes what shows it \
-         without rust_ort"
-    )
-    .into()
+fn died(ended: Ended, running: &str) -> Failure {
+    let when = if running.is_empty() { "" } else { " while it " };
+    let told = match ended.by() {
+        By::Crash => format!(
+            "{}{when}{running}; model and inputs are in the dump as they were. Another --optimization or --onnxruntime shows \
+             whether an optimizer or a version is the reason, replay with --repro FOLDER writes what shows it without rust_ort",
+            ended.cause()
+        ),
+        By::Other => format!("the process that runs models was {ended}{when}{running}; run the command again"),
+        By::Itself => {
+            format!("the process that runs models {ended}{when}{running}; report this, with what it said")
+        }
+    };
+    told.into()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::ExitStatus;
+
     use super::*;
 
     #[test]
-    fn a_death_is_told_with_what_ran() {
-        let told = died(ExitStatus::from_raw(11), "ran part_0 of x, step 3").to_string();
+    fn a_death_is_told_with_what_ran_and_whose_fault_it_may_be() {
+        let told =
+            |raw, running| died(Ended::of(Ok(ExitStatus::from_raw(raw)), OomKills::default()), running).to_string();
+        let crashed =
+            "ONNX Runtime or a custom operator crashed (signal 11, SIGSEGV) while it ran part_0 of x, step 3; ";
+        assert!(told(11, "ran part_0 of x, step 3").starts_with(crashed));
+        assert!(told(6, "").starts_with("ONNX Runtime or a custom operator crashed (signal 6, SIGABRT); "));
+        let killed = told(9, "ran part_0");
         assert!(
-            told.starts_with("ONNX Runtime died while it ran part_0 of x, step 3: killed by signal 11; "),
-            "{told}"
+            killed.starts_with("the process that runs models was killed from outside (signal 9, SIGKILL)"),
+            "{killed}"
         );
-        assert!(died(ExitStatus::from_raw(6), "").to_string().starts_with("ONNX Runtime died: killed by signal 6; "));
-        let told = died(ExitStatus::from_raw(101 << 8), "").to_string();
-        assert!(told.starts_with("the process that runs models exited with code 101; "), "a panic is ours: {told}");
+        assert!(killed.ends_with(" while it ran part_0; run the command again"), "{killed}");
+        let stopped = "the process that runs models was ended by somebody (signal 15, SIGTERM); run the command again";
+        assert_eq!(told(15, ""), stopped);
+        let ours = told(101 << 8, "");
+        assert!(
+            ours.starts_with("the process that runs models exited with code 101; report"),
+            "a panic is ours: {ours}"
+        );
     }
 }

@@ -10,6 +10,7 @@ use super::answer::{put, tell};
 use super::exit::{Exit, Outcome};
 use super::library;
 use super::socket_argument::SocketArgument;
+use crate::base::ended::{Ended, OomKills};
 use crate::base::ids::SegmentId;
 use crate::base::{limits, process};
 use crate::client::{Peer, PeerError};
@@ -113,6 +114,7 @@ fn onnxruntime(given: Option<PathBuf>) -> Found {
 
 /// Loads the library in a process of its own: one that crashes takes nothing of doctor with it.
 fn probe(path: &Path) -> std::io::Result<Found> {
+    let before = OomKills::now();
     let mut child = process::own_command()
         .args(["doctor", "--probe", "--library"])
         .arg(path)
@@ -136,9 +138,9 @@ fn probe(path: &Path) -> std::io::Result<Found> {
     if output.status.code() == Some(i32::from(Exit::Error as u8)) {
         return Ok(Err(said.trim_start_matches("rust-ort: ").to_owned()));
     }
-    let ended = process::describe(output.status);
+    let ended = Ended::of(Ok(output.status), before);
     let message = format!(
-        "{}: the process that loaded it: {ended}; install onnxruntime again, the file is damaged or not for this \
+        "{}: the process that loaded it {ended}; install onnxruntime again, the file is damaged or not for this \
          machine",
         path.display()
     );

@@ -73,9 +73,9 @@ pub type Clients = Mutex<BTreeMap<ClientId, Arc<Client>>>;
 /// What is done when an executor died: its client's calls are looked at.
 fn on_death(clients: &Arc<Clients>, post_mortem: &Arc<PostMortem>) -> OnDeath {
     let (clients, post_mortem) = (Arc::clone(clients), Arc::clone(post_mortem));
-    Box::new(move |executor, client, cause| {
+    Box::new(move |executor, client, ended| {
         let client = client.and_then(|client| lock(&clients).get(&client).cloned());
-        client.map_or_else(Vec::new, |client| post_mortem.examine(&client, executor, cause))
+        client.map_or_else(Vec::new, |client| post_mortem.examine(&client, executor, ended))
     })
 }
 

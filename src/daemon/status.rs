@@ -188,7 +188,7 @@ pub struct Death {
     pub deaths_in_a_row: u32,
     /// Folder of the newest death: model and inputs.
     pub dump: String,
-    /// Of the newest death, such as "killed by signal 9".
+    /// Of the newest death, such as "ONNX Runtime or a custom operator crashed (signal 11, SIGSEGV)".
     pub cause: String,
 }
 

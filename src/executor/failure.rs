@@ -20,6 +20,5 @@ pub(super) fn unless_lost(error: CudaError) -> CudaError {
 /// Ends the process without the runtime's destructors, which may wait for threads that are inside a run.
 pub(super) fn end_now(reason: &str) -> ! {
     tracing::info!(reason, "executor ends");
-    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     std::process::abort()
 }

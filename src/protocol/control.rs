@@ -659,7 +659,7 @@ pub enum Notice {
         executor: ExecutorId,
         /// One for each call that was running.
         calls: Vec<WireError>,
-        /// Such as "killed by signal 9".
+        /// Such as "killed from outside (signal 9, SIGKILL)".
         cause: String,
     },
     /// The daemon ends.

@@ -33,7 +33,7 @@ fn a_library_that_cannot_be_loaded_is_the_one_bad_finding() {
     let cut = home.folder.path().join("cut.so");
     let whole = std::fs::read(library()).unwrap();
     std::fs::write(&cut, &whole[..64 << 10]).unwrap();
-    let crashed = "the process that loaded it: killed by signal 7";
+    let crashed = "the process that loaded it crashed (signal 7, SIGBUS)";
     for (path, expected) in
         [(&home.folder.path().join("absent.so"), "absent.so"), (&text_file, "text.so"), (&cut, crashed)]
     {

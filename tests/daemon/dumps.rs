@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 
 use crate::common::{Dim, Model};
-use crate::support::{self, Client, Home, exists, graph, is_alive, kill, part, refused, wait_for};
+use crate::support::{self, Client, Home, crash, exists, graph, is_alive, part, refused, wait_for};
 use bytes::Bytes;
 use prost::Message as _;
 use rust_ort::base::ids::{CallId, SegmentId, StepId};
@@ -247,7 +247,7 @@ fn die_in_a_call(home: &Home, part: PreparePart, n: i64) -> rust_ort::protocol::
     let error = std::thread::scope(|scope| {
         let observed = scope.spawn(|| client.observe(run).unwrap_err());
         wait_for("the call is in the executor", || exists(&held));
-        kill(pid);
+        crash(pid);
         observed.join().unwrap()
     });
     refused(error)
@@ -313,7 +313,7 @@ fn no_pass_runs_over_a_model_that_was_running_when_its_executor_died() {
     let error = std::thread::scope(|scope| {
         let observed = scope.spawn(|| client.observe(run).unwrap_err());
         wait_for("the call is in the executor", || exists(&home.hold().with_file_name("hold.held")));
-        kill(pid);
+        crash(pid);
         refused(observed.join().unwrap())
     });
     let part = PathBuf::from(&error.dump).join(&graph().name).join("part_0");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::gather;
 use crate::support::{
-    self, Client, Home, X, Y, code, exists, graph, is_alive, kill, library, part, refused, tensor, wait_for,
+    self, Client, Home, X, Y, code, crash, exists, graph, is_alive, kill, library, part, refused, tensor, wait_for,
 };
 use rust_ort::base::ids::{GraphId, PartHandle, SegmentId};
 use rust_ort::client::{Answer, Peer, PeerError};
@@ -257,17 +257,17 @@ fn executor_killed_in_a_call_costs_that_call_only() {
     let (lost_to, lost) = std::sync::mpsc::channel::<()>();
     let waiting = std::thread::spawn(move || lane.call(&record, || lost.try_recv().is_ok()).unwrap().is_none());
     wait_for("the call is inside", || exists(&home.hold().with_extension("held")));
-    kill(victim);
+    crash(victim);
     let notice = client.peer.next_answer(Duration::from_secs(60)).unwrap();
     std::fs::remove_file(home.hold()).unwrap();
     lost_to.send(()).unwrap();
     assert!(waiting.join().unwrap(), "the call has no answer");
 
     let Some(Answer::Notice(Notice::ExecutorLost { calls, cause, .. })) = notice else { panic!("{notice:?}") };
-    assert_eq!((cause.as_str(), calls.len()), ("killed by signal 9", 1));
+    assert_eq!((cause.as_str(), calls.len()), ("ONNX Runtime or a custom operator crashed (signal 6, SIGABRT)", 1));
     let error = &calls[0];
     assert_eq!((error.code, error.graph.as_str()), (ErrorCode::ExecutorLost, "0_0-inference"));
-    assert!(error.message.contains("call 77") && error.message.contains("signal 9"), "{error}");
+    assert!(error.message.contains("call 77") && error.message.contains("signal 6"), "{error}");
     assert!(Path::new(&error.log).exists(), "{}", error.log);
     let part = Path::new(&error.dump).join("0_0-inference/part_0");
     assert!(error.dump.starts_with(home.state().join("quarantine").to_str().unwrap()), "{}", error.dump);
@@ -286,7 +286,7 @@ fn executor_killed_in_a_call_costs_that_call_only() {
 }
 
 #[test]
-fn observed_call_of_a_killed_executor_is_answered() {
+fn executor_killed_from_outside_in_a_call_accuses_no_graph() {
     let home = Home::new();
     let (mut client, handle) = ready(&home);
     let victim = home.status()["executors"][0]["pid"].as_u64().unwrap() as u32;
@@ -295,6 +295,32 @@ fn observed_call_of_a_killed_executor_is_answered() {
     let killer = std::thread::spawn(move || {
         wait_for("the call is inside", || exists(&hold.with_extension("held")));
         kill(victim);
+    });
+    let run = client.observed(client.record(handle, X));
+    let error = refused(client.observe(run).unwrap_err());
+    killer.join().unwrap();
+    std::fs::remove_file(home.hold()).unwrap();
+    assert_eq!((error.code, error.dump.as_str()), (ErrorCode::ExecutorLost, ""));
+    let told = "in call 77 of graph 0_0-inference, part 0: killed from outside (signal 9, SIGKILL)";
+    assert!(error.message.contains(told) && error.message.contains("run again"), "{error}");
+    assert_eq!(home.status()["quarantine"], serde_json::json!([]));
+    assert!(!home.state().join("quarantine").exists());
+    assert!(!client.lease().unwrap().warm);
+    let handle = client.prepare().unwrap().handle;
+    let run = client.observed(client.record(handle, X));
+    client.observe(run).unwrap();
+}
+
+#[test]
+fn observed_call_of_a_killed_executor_is_answered() {
+    let home = Home::new();
+    let (mut client, handle) = ready(&home);
+    let victim = home.status()["executors"][0]["pid"].as_u64().unwrap() as u32;
+    std::fs::write(home.hold(), b"").unwrap();
+    let hold = home.hold();
+    let killer = std::thread::spawn(move || {
+        wait_for("the call is inside", || exists(&hold.with_extension("held")));
+        crash(victim);
     });
     let run = client.observed(client.record(handle, X));
     let error = refused(client.observe(run).unwrap_err());
@@ -321,7 +347,7 @@ fn part_whose_executors_died_three_times_in_a_row_is_refused() {
             let held = hold.with_extension("held");
             wait_for("the call is inside", || exists(&held));
             std::fs::remove_file(held).unwrap();
-            kill(victim);
+            crash(victim);
         });
         let run = client.observed(client.record(handle, X));
         assert_eq!(code(client.observe(run).unwrap_err()), ErrorCode::ExecutorLost);

@@ -337,14 +337,14 @@ def test_an_executor_killed_between_other_requests_is_replaced(daemon: Daemon) -
         assert request()
 
 
-def test_an_executor_killed_in_a_call_is_an_error_and_the_next_call_works(daemon: Daemon, hold: Path) -> None:
+def test_an_executor_that_crashes_in_a_call_is_an_error_and_the_next_call_works(daemon: Daemon, hold: Path) -> None:
     run = add(daemon)
     (kept,) = run([torch.ones(10), torch.ones(10)])
     hold.touch()
 
     def kill() -> None:
         wait_until(lambda: held(hold), "the call in the executor")
-        os.kill(executor_pid(daemon), signal.SIGKILL)
+        os.kill(executor_pid(daemon), signal.SIGABRT)
 
     killer = threading.Thread(target=kill)
     killer.start()

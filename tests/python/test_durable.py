@@ -121,7 +121,7 @@ def test_a_reproduction_outlives_a_power_cut_unasked(
 
     def kill() -> None:
         wait_until(lambda: held(hold), "the call in the executor")
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGABRT)
 
     thread = threading.Thread(target=kill)
     thread.start()

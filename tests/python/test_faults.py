@@ -162,7 +162,7 @@ def test_executor_killed_in_mid_call(barrier, daemon, tmp_path: Path) -> None:
             thread = threading.Thread(target=call)
             thread.start()
             wait_until(held.exists, "the executor to reach the barrier")
-            os.kill(executor, signal.SIGKILL)
+            os.kill(executor, signal.SIGABRT)
             thread.join(60)
             assert not thread.is_alive()
             file.unlink()
@@ -267,7 +267,7 @@ def test_third_death_in_a_row_quarantines_for_good(barrier, daemon) -> None:
             thread.start()
             wait_until(held.exists, "the executor to reach the barrier")
             for executor in daemon.client().status()["executors"]:
-                os.kill(executor["pid"], signal.SIGKILL)
+                os.kill(executor["pid"], signal.SIGABRT)
             thread.join(60)
             assert len(caught) == 1
             file.unlink()

@@ -307,8 +307,17 @@ pub fn is_alive(pid: u32) -> bool {
 }
 
 pub fn kill(pid: u32) {
+    send(pid, rustix::process::Signal::KILL);
+}
+
+/// Ends an executor as a crash of ONNX Runtime does.
+pub fn crash(pid: u32) {
+    send(pid, rustix::process::Signal::ABORT);
+}
+
+fn send(pid: u32, signal: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
 }
 
 pub fn exists(path: &Path) -> Option<()> {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
+use crate::base::ended::Ended;
 use crate::base::identity::Identity;
 use crate::base::ids::{ClientId, ExecutorId};
 use crate::base::limits;
@@ -19,7 +20,7 @@ use crate::protocol::message::{ErrorCode, WireError};
 use crate::shm::Counter;
 
 /// Called once when an executor died, with its client if it had one; returns an error for each call that was running.
-pub type OnDeath = Box<dyn Fn(&Arc<Executor>, Option<ClientId>, &str) -> Vec<WireError> + Send + Sync>;
+pub type OnDeath = Box<dyn Fn(&Arc<Executor>, Option<ClientId>, Ended) -> Vec<WireError> + Send + Sync>;
 
 /// How long an executor is kept without a client.
 #[derive(Clone, Copy, Debug)]
@@ -136,7 +137,8 @@ impl Pool {
     }
 
     /// Keeps its counters, lets the daemon look at what was running, wakes all who wait.
-    fn bury(&self, executor: &Arc<Executor>, cause: String) {
+    fn bury(&self, executor: &Arc<Executor>, ended: Ended) {
+        let cause = ended.cause();
         lock(&self.executors).remove(&executor.id);
         {
             let mut past = lock(&self.past);
@@ -155,7 +157,7 @@ impl Pool {
             Vec::new()
         } else {
             tracing::error!(executor = executor.id.0, pid = executor.pid, cause, "executor lost");
-            (self.on_death)(executor, client, &cause)
+            (self.on_death)(executor, client, ended)
         };
         executor.bury(Obituary { cause, calls });
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::base::ended::{By, Ended};
 use crate::base::files::{Umask, folder_of, sync};
 use crate::base::ids::{StepId, ValueName};
 use crate::base::limits;
@@ -50,11 +51,16 @@ impl PostMortem {
         }
     }
 
-    /// Writes down what `client` was running on `executor`, tells the client, returns an error a call.
-    pub fn examine(&self, client: &Client, executor: &Executor, cause: &str) -> Vec<WireError> {
+    /// Writes down what `client` was running on `executor` where that may have crashed it, tells the client, returns an error
+    /// a call.
+    pub fn examine(&self, client: &Client, executor: &Executor, ended: Ended) -> Vec<WireError> {
+        let cause = &ended.cause();
         let calls: Vec<WireError> = victims(client, executor.counters.piece())
             .into_iter()
             .map(|victim| {
+                if ended.by() != By::Crash {
+                    return lost_in(executor, &victim, cause, "");
+                }
                 let saved = self.save(client, &victim, cause).unwrap_or_else(|error| {
                     tracing::error!(graph = victim.graph.name, %error, "quarantine: could not be written");
                     Saved { folder: String::new(), inputs_left_out: None }
@@ -129,28 +135,34 @@ impl PostMortem {
             dump: dump.clone(),
             cause: cause.to_owned(),
         });
-        let doing = match &victim.call {
-            Some(_) if !victim.node.is_empty() => {
-                format!("comparing node {} of graph {name}, part {index}, with eager", victim.node)
-            }
-            Some(call) => format!("in call {} of graph {name}, part {index}", call.call.0),
-            None => format!("while making the session of graph {name}, part {index}"),
-        };
         let what = match inputs_left_out {
             None => "model and inputs are".to_owned(),
             Some(why) => format!("the model, without its inputs ({why}), is"),
         };
-        let message = format!(
-            "executor {} (pid {}) died {doing}: {cause} (death {deaths} in a row of this part); {what} in {dump}; run again, \
-             a new executor starts by itself",
-            executor.id.0, executor.pid
-        );
         tracing::error!(graph = name, part = index, deaths, dump, "quarantined");
-        let mut error = WireError::fault(ErrorCode::ExecutorLost, message);
-        error.node.clone_from(&victim.node);
-        (error.graph, error.dump, error.log) = (name.clone(), dump, executor.log.display().to_string());
-        error
+        let kept = format!(" (death {deaths} in a row of this part); {what} in {dump}");
+        WireError { dump, ..lost_in(executor, victim, cause, &kept) }
     }
+}
+
+/// What is told of a call that was running. kept: what was written down of it.
+fn lost_in(executor: &Executor, victim: &Victim, cause: &str, kept: &str) -> WireError {
+    let (name, index) = (&victim.graph.name, victim.part.spec.part.part);
+    let doing = match &victim.call {
+        Some(_) if !victim.node.is_empty() => {
+            format!("comparing node {} of graph {name}, part {index}, with eager", victim.node)
+        }
+        Some(call) => format!("in call {} of graph {name}, part {index}", call.call.0),
+        None => format!("while making the session of graph {name}, part {index}"),
+    };
+    let message = format!(
+        "executor {} (pid {}) died {doing}: {cause}{kept}; run again, a new executor starts by itself",
+        executor.id.0, executor.pid
+    );
+    let mut error = WireError::fault(ErrorCode::ExecutorLost, message);
+    error.node.clone_from(&victim.node);
+    (error.graph, error.log) = (name.clone(), executor.log.display().to_string());
+    error
 }
 
 /// The call that the connection waits for comes first. piece: of those that it was running.

@@ -9,11 +9,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::base::ended::{Ended, OomKills};
 use crate::base::files::is_locked;
 use crate::base::identity::Identity;
 use crate::base::ids::{ClientId, ExecutorId};
 use crate::base::limits;
-use crate::base::process::{describe, own_command, resident_bytes};
+use crate::base::process::{own_command, resident_bytes};
 use crate::base::sync::lock;
 use crate::confine::Confined;
 use crate::daemon::executors::link::{Link, NoAnswer, Patience};
@@ -32,7 +33,7 @@ const TORCH_PROGRAM_VARIABLE: &str = "RUST_ORT_TORCH_BINARY";
 /// What is known of a dead executor.
 #[derive(Clone, Debug)]
 pub struct Obituary {
-    /// Such as "killed by signal 9".
+    /// Such as "killed from outside (signal 9, SIGKILL)".
     pub cause: String,
     /// One for each call or preparation that was going on.
     pub calls: Vec<WireError>,
@@ -78,17 +79,18 @@ pub struct TorchProgram {
 /// What the thread of an executor owns of it.
 pub struct Life {
     child: Child,
+    oom_kills: OomKills,
     receiver: socket::LinkReceiver<LinkReply>,
 }
 
 impl Life {
-    /// Serves the executor's link until it ends, waits for the process, killed when it does not end. Returns the cause.
-    pub fn until_death(mut self, executor: &Executor) -> String {
+    /// Serves the executor's link until it ends, waits for the process, killed when it does not end. Returns how it ended.
+    pub fn until_death(mut self, executor: &Executor) -> Ended {
         if let Err(error) = executor.link.serve(&mut self.receiver) {
             tracing::warn!(executor = executor.id.0, %error, "link ended");
         }
         drop(self.receiver);
-        wait(&mut self.child).map_or_else(|error| error.to_string(), describe)
+        Ended::of(wait(&mut self.child), self.oom_kills)
     }
 }
 
@@ -152,13 +154,14 @@ impl Executor {
         };
         // With it, torch's attention by cuDNN takes another layout of logsumexp for granted than it tells.
         command.env_remove("TORCH_CUDNN_SDPA_AVOID_RECOMPILE");
+        let oom_kills = OomKills::now();
         let started = launch.spawn(id, command);
         let (mut child, stream, log) = started.map_err(|error| match torch_program {
             Some(program) => refused(&program.path, &error.to_string()),
             None => internal(error),
         })?;
         let Ends { sender, mut receiver, timeouts, pidfd } = connect(&child, stream).map_err(|error| {
-            end(&mut child);
+            let _ = end(&mut child);
             internal(error)
         })?;
         let lease = Holder { client: Some(client), ending: false, idle_since: Instant::now(), dismissed: false };
@@ -177,11 +180,11 @@ impl Executor {
             buried: Condvar::new(),
         };
         match greet(launch, &executor, &mut receiver, || {
-            format!("executor {}{}", end(&mut child), last_lines(&executor.log))
+            format!("executor {}{}", Ended::of(end(&mut child), oom_kills), last_lines(&executor.log))
         }) {
             Ok((version, confined)) => (executor.onnxruntime_version, executor.confined) = (version, confined),
             Err(mut error) => {
-                end(&mut child);
+                let _ = end(&mut child);
                 error.log = executor.log.display().to_string();
                 return Err(error);
             }
@@ -189,7 +192,7 @@ impl Executor {
         if let Err(error) = timeouts.set_read_timeout(None) {
             tracing::warn!(%error, "link timeout");
         }
-        Ok((executor, Life { child, receiver }))
+        Ok((executor, Life { child, oom_kills, receiver }))
     }
 
     /// The post-mortem is done: wakes all who wait for it.
@@ -389,10 +392,10 @@ fn last_lines(log: &Path) -> String {
 }
 
 /// Kills it; how it ended.
-fn end(child: &mut Child) -> String {
+fn end(child: &mut Child) -> std::io::Result<ExitStatus> {
     // Fails only when it is dead.
     let _ = child.kill();
-    child.wait().map_or_else(|error| error.to_string(), describe)
+    child.wait()
 }
 
 struct Ends {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::support::{Home, code, exists, kill, refused, wait_for};
+use crate::support::{Home, code, crash, exists, refused, wait_for};
 use rust_ort::base::limits;
 use rust_ort::onnx;
 use rust_ort::protocol::control::*;
@@ -74,7 +74,7 @@ fn executor_killed_in_a_batch_names_the_node_and_keeps_its_model() {
     let hold = home.hold();
     let killer = std::thread::spawn(move || {
         wait_for("the node is inside", || exists(&hold.with_extension("held")));
-        kill(victim);
+        crash(victim);
     });
     let (feeds, values) = (bench.feeds(1), bench.nodes(&right()[5..]));
     let g = NodeFeed { name: "g".into(), ..feeds[0].clone() };
