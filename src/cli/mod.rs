@@ -207,7 +207,7 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Gc(arguments) => gc::run(arguments),
         Command::CudaProbe => cuda_probe::run(),
         Command::Executor => executor::run(),
-        Command::Apart { rerun } => apart::begin().and_then(|()| rerun.run()),
+        Command::Apart { rerun } => apart::begin().and_then(|()| rerun.run().map_err(rerun::explained)),
     };
     outcome.unwrap_or_else(|error| {
         answer::warn(&error);

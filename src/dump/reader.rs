@@ -18,6 +18,7 @@ use super::layout::{
     RunFile, VALUES_PREFIX, VALUES_SCHEMAS, ValueSet,
 };
 use super::nodes::NodeTable;
+use crate::base::files::folder_of;
 use crate::base::ids::ValueName;
 use crate::compare::Summary;
 
@@ -349,14 +350,22 @@ pub(super) fn state(path: &Path) -> Completeness {
     if let Some(first) = manifest.lost.first() {
         return incomplete(format!("{} lost, first {first}", manifest.lost.len()));
     }
-    if let (Some(name), Some(part)) = (&manifest.comparison, path.parent())
-        && !part.join(layout::comparison_file(manifest.step)).is_file()
+    if let Some(name) = &manifest.comparison
+        && !above(path).join(layout::comparison_file(manifest.step)).is_file()
     {
         return incomplete(format!("{name} is missing"));
     }
     // A manifest may come from anywhere: its file names are looked up in this folder only.
     let missing = manifest.entries().find(|entry| entry.file.contains('/') || !path.join(&entry.file).is_file());
     missing.map_or(Completeness::Complete, |entry| incomplete(format!("{} is missing", entry.file)))
+}
+
+/// The folder that a folder is in, of which the path may tell nothing, as "." does.
+fn above(folder: &Path) -> PathBuf {
+    match folder.file_name() {
+        Some(_) => folder_of(folder).to_owned(),
+        None => folder.join(".."),
+    }
 }
 
 /// Outside a part a data set has no manifest: there the model goes last.
@@ -447,7 +456,7 @@ pub fn manifest(step: &Path) -> io::Result<DataSet> {
     let name = step.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let number = layout::number(name, "test_data_set_", "").unwrap_or(manifest.step);
     let told = Told { run: &manifest.run, graph: &manifest.graph, part: manifest.part, step: manifest.step };
-    told.check(&path, step.parent().unwrap_or(Path::new(".")), number)?;
+    told.check(&path, &above(step), number)?;
     Ok(manifest)
 }
 
@@ -491,11 +500,10 @@ impl Told<'_> {
 /// The verdicts that were written for a data set. None when there are none. Errors: InvalidData when they cannot be
 /// read.
 pub fn comparison(step: &Path) -> io::Result<Option<Comparison>> {
-    let name = step.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    let (Some(number), Some(part)) = (layout::number(name, "test_data_set_", ""), step.parent()) else {
-        return Ok(None);
-    };
-    comparison_of(part, number)
+    let whole = if step.file_name().is_some() { step.to_owned() } else { step.canonicalize()? };
+    let name = whole.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let Some(number) = layout::number(name, "test_data_set_", "") else { return Ok(None) };
+    comparison_of(&above(step), number)
 }
 
 /// The same, of one step of a part.

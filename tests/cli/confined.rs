@@ -83,6 +83,51 @@ fn a_runtime_that_dies_is_told_with_what_it_ran() {
     }
 }
 
+const NO_WALLS: &str = "--no-confine or RUST_ORT_CONFINE=off";
+
+#[test]
+fn a_link_out_of_a_dump_is_told_with_the_way_around_the_walls() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path(), &[9.], &[0.]);
+    let input = folder.path().join(PART).join("test_data_set_0/input_0.pb");
+    let elsewhere = folder.path().join("elsewhere.pb");
+    fs::rename(&input, &elsewhere).unwrap();
+    symlink(&elsewhere, &input).unwrap();
+    for command in ["replay", "blame"] {
+        let said = run(folder.path(), command, &[]);
+        let told = said.err.contains("test_data_set_0/input_0.pb") && said.err.contains(NO_WALLS);
+        assert!(said.code == 2 && told, "{command}: {} {}{}", said.code, said.out, said.err);
+    }
+    let said = run(folder.path(), "replay", &["--no-confine"]);
+    assert!(said.code == 0 && said.out.contains("same bits"), "{}{}", said.out, said.err);
+}
+
+#[test]
+fn a_library_that_looks_for_others_elsewhere_is_told_with_the_way_around_the_walls() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path(), &[9.], &[0.]);
+    let compiled = |name: &str, source: &str, more: &[&str]| {
+        let library = folder.path().join(name);
+        fs::create_dir_all(library.parent().unwrap()).unwrap();
+        fs::write(library.with_extension("c"), source).unwrap();
+        let mut cc = std::process::Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(library.with_extension("c")).args(more);
+        assert!(cc.status().unwrap().success());
+        library
+    };
+    let needed = compiled("libs/libneeded.so", "void *none(void) { return 0; }", &[]);
+    let source = "void *none(void); void *RegisterCustomOps(void *options, const void *api) { return none(); }";
+    let link = [needed.to_str().unwrap(), "-Wl,-rpath,$ORIGIN/../libs"];
+    let library = compiled("operators/liboperators.so", source, &link);
+    fs::remove_file(library.with_extension("c")).unwrap();
+    let named = ["--custom-op-library", library.to_str().unwrap()];
+    let said = run(folder.path(), "replay", &[&named[..], &["--json"]].concat());
+    let told = said.out.contains("libneeded.so") && said.out.contains(NO_WALLS);
+    assert!(said.code == 2 && told, "{} {}{}", said.code, said.out, said.err);
+    let said = run(folder.path(), "replay", &[&named[..], &["--no-confine"]].concat());
+    assert!(said.code == 0 && said.out.contains("same bits"), "{}{}", said.out, said.err);
+}
+
 #[test]
 fn a_reproduction_is_not_written_through_a_link() {
     let folder = tempfile::tempdir().unwrap();

@@ -90,6 +90,16 @@ fn compare_tells_by_its_exit_code() {
 }
 
 #[test]
+fn compare_says_of_the_folder_that_it_is_in_what_it_says_of_it_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let named = rust_ort(folder.path(), &["compare", "run/0_0-forward/part_0/test_data_set_1"]);
+    let inside = rust_ort(&folder.path().join("run/0_0-forward/part_0/test_data_set_1"), &["compare", "."]);
+    assert!(!inside.out.contains("missing"), "{}", inside.out);
+    assert_eq!((inside.code, inside.out.lines().last()), (named.code, named.out.lines().last()));
+}
+
+#[test]
 fn compare_shows_where_and_by_how_much() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path());

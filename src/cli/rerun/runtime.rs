@@ -105,7 +105,7 @@ impl Runtime {
 
     /// Runs the model so many times. `feeds`: in the model's order.
     pub(crate) fn run_times(&self, model: &Model<'_>, feeds: &[TensorView<'_>], n: u32) -> Result<Ran, Failure> {
-        let (session, division) = self.session(model)?;
+        let (session, division) = self.session(model).map_err(walls::explained)?;
         let lease = leased(feeds)?;
         let (mut fetched, stats) = session.fetch(&lease)?;
         let mut run_ms = vec![stats.run_ns as f64 / 1e6];

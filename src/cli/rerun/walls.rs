@@ -2,13 +2,24 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::arguments::{Arguments, Which};
 use super::target::{Target, of_libtorch};
 use crate::cli::answer::warn;
 use crate::cli::exit::Failure;
-use crate::confine::{Confined, Rights, confine, of_the_system};
+use crate::confine::{Confined, Rights, Wall, confine, of_the_system};
+use crate::dump::Damage;
 use crate::protocol::message::CPU_PROVIDER;
+
+/// Files outside its rights are closed to this process.
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// How to do without them.
+const AROUND: &str = "--no-confine or RUST_ORT_CONFINE=off";
+
+/// What a file that is closed is told by: by the system, and by its loader, which looks for what a library needs elsewhere.
+const CLOSED_BY: [&str; 2] = ["Permission denied", "cannot open shared object file"];
 
 /// Confines this process, which has one thread yet and no runtime loaded: it reads what the targets and the libraries need,
 /// and writes into the folders `written`, which are there. Where something is missing of it that is told, unless it was
@@ -26,10 +37,25 @@ pub(super) fn around(
         Some(why) => Confined::not(why),
         None => confine(&rights(targets, library, written)),
     };
+    CLOSED.store(confined.files == Wall::Holds, Ordering::Relaxed);
     if !confined.is_whole() {
         warn(format_args!("models of the dump run with your rights: confined: {confined}"));
     }
     Ok(())
+}
+
+/// The failure, with the way around the walls where they may be its reason.
+pub(crate) fn explained(failure: Failure) -> Failure {
+    let text = failure.to_string();
+    let is_closed = CLOSED.load(Ordering::Relaxed) && CLOSED_BY.iter().any(|sign| text.contains(sign));
+    if !is_closed || text.contains(AROUND) || Damage::of(failure.as_ref()).is_some() {
+        return failure;
+    }
+    format!(
+        "{text}; models of a dump run where the part, the folders of the libraries and the system's files alone can be read: \
+         what a link leads to, or a library looks for elsewhere, is read with {AROUND}, if you trust this dump"
+    )
+    .into()
 }
 
 /// Why it is not to be confined.
