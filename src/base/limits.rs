@@ -10,6 +10,10 @@ pub const CONNECTIONS: usize = 256;
 pub const ENVIRONMENT_BYTES: usize = 2 << 20;
 /// A log that is longer is cut.
 pub const LOG_BYTES: u64 = 8 << 20;
+/// Warnings of one place in the sources that a process logs within [`WARNINGS_WITHIN`]; those beyond are counted.
+pub const WARNINGS: u32 = 20;
+/// See [`WARNINGS`].
+pub const WARNINGS_WITHIN: Duration = Duration::from_secs(60);
 /// The end of a log that is kept when it is cut.
 pub const OLD_LOG_BYTES: u64 = 1 << 20;
 /// Data sets of an earlier daemon that a client asks for when it opens a dump again.
