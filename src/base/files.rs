@@ -1,13 +1,17 @@
 //! Files that are written whole, or not at all, and read without waiting.
 
+use std::collections::HashSet;
 use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tempfile::TempPath;
+
+use super::sync::lock;
 
 /// How the names of temporary files start. 32 random hexadecimal digits follow: process ids repeat between namespaces,
 /// hosts and boots that share a folder.
@@ -99,8 +103,7 @@ impl Umask {
         if !durable {
             return self.create_folders(path);
         }
-        let n_missing =
-            path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()).count();
+        let n_missing = n_missing(path);
         self.create_folders(path)?;
         path.ancestors().take(n_missing).try_for_each(|made| sync(folder_of(made)))
     }
@@ -120,6 +123,47 @@ impl Umask {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// Folders at the end of a path that are not there.
+fn n_missing(path: &Path) -> usize {
+    path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()).count()
+}
+
+/// Makes folders below a root. Durable: they outlive a power cut, also those that somebody made before and never synced,
+/// which are synced once.
+#[derive(Debug)]
+pub struct Folders {
+    root: PathBuf,
+    umask: Umask,
+    durable: bool,
+    /// Were there, and are synced by now.
+    synced: Mutex<HashSet<PathBuf>>,
+}
+
+impl Folders {
+    /// Below `root`, which is one of them.
+    pub fn below(root: &Path, umask: Umask, durable: bool) -> Self {
+        Self { root: root.to_owned(), umask, durable, synced: Mutex::default() }
+    }
+
+    /// Makes a folder and those above it that are missing. Errors: the file system's.
+    pub fn make(&self, folder: &Path) -> io::Result<()> {
+        let n_missing = n_missing(folder);
+        self.umask.create_lasting_folders(folder, self.durable)?;
+        if !self.durable {
+            return Ok(());
+        }
+        let were_there = folder.ancestors().skip(n_missing).take_while(|there| there.starts_with(&self.root));
+        let not_synced: Vec<&Path> = {
+            let synced = lock(&self.synced);
+            // Those above one that is known are, too.
+            were_there.take_while(|there| !synced.contains(*there)).collect()
+        };
+        not_synced.iter().try_for_each(|there| sync(folder_of(there)))?;
+        lock(&self.synced).extend(not_synced.into_iter().map(Path::to_owned));
+        Ok(())
     }
 }
 

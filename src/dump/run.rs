@@ -24,7 +24,7 @@ use super::retention::{remove_run, remove_unreferenced};
 use super::store::{Store, remove_if_there};
 use super::values::{EagerValues, OpenValues, ValuesFolder, remove_values};
 use super::writer::{FILE_MODE, FlushReport, GONE, Job, Queue, Shared, StepState};
-use crate::base::files::{Umask, random_name, sync, write_whole};
+use crate::base::files::{Folders, Umask, random_name, sync, write_whole};
 use crate::base::ids::{GraphId, StepId, ValueName};
 use crate::base::sync::lock;
 use crate::compare::{Policy, TensorVerdict};
@@ -162,7 +162,8 @@ impl Run {
             }
         }
         let durable = spec.is_durable();
-        spec.umask.create_lasting_folders(&folder, durable).map_err(DumpError::io(&folder, "create"))?;
+        let folders = Folders::below(parent, spec.umask, durable);
+        folders.make(&folder).map_err(DumpError::io(&folder, "create"))?;
         let held = hold(&folder)?;
         check_ours(&folder, true)?;
         let run_file = folder.join(layout::RUN_FILE);
@@ -176,6 +177,7 @@ impl Run {
         let shared = Arc::new(Shared {
             queue: Queue::new(QUEUE_BYTES),
             store: Store::new(parent.join(TENSORS_FOLDER), spec.umask, durable),
+            folders,
             umask: spec.umask,
             durable,
             report: Mutex::default(),

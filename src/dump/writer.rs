@@ -16,7 +16,7 @@ use super::message::{Content, Copied};
 use super::nodes::{NodeReproduction, NodeTable, remove_nodes};
 use super::store::{Store, Stored};
 use super::values::{EagerValues, ValuesFolder};
-use crate::base::files::{Making, Umask, write_whole, write_whole_as};
+use crate::base::files::{Folders, Making, Umask, write_whole, write_whole_as};
 use crate::base::ids::ValueName;
 use crate::base::parallel::in_parallel;
 use crate::base::sync::lock;
@@ -190,6 +190,7 @@ pub(super) const FILE_MODE: u32 = 0o666;
 pub(super) struct Shared {
     pub queue: Queue,
     pub store: Store,
+    pub folders: Folders,
     pub umask: Umask,
     /// What is written outlives a power cut: each step of it before the next.
     pub durable: bool,
@@ -217,7 +218,7 @@ impl Shared {
 
     /// Makes a folder and those above it that are missing. Errors: the file system's.
     pub(super) fn make(&self, folder: &Path) -> io::Result<()> {
-        self.umask.create_lasting_folders(folder, self.durable)
+        self.folders.make(folder)
     }
 
     pub(super) fn making(&self) -> Making {
@@ -542,6 +543,7 @@ mod tests {
         Shared {
             queue: Queue::new(limit_bytes),
             store,
+            folders: Folders::below(Path::new("/nonexistent"), Umask::default(), false),
             umask: Umask::default(),
             durable: false,
             report: Mutex::default(),

@@ -109,6 +109,21 @@ def test_what_a_durable_dump_has_told_of_outlives_a_power_cut(log: Path, tmp_pat
         assert early, "the checker sees nothing"
 
 
+def test_a_durable_dump_syncs_folders_that_another_made(log: Path, tmp_path: Path) -> None:
+    double = torch.compile(lambda x: x * 2, backend="rust_ort", options={"compare": "outputs"})
+    folder = tmp_path / "dumps"
+    with rust_ort.dump("run", folder=folder, calls="all", durable=False):
+        double(torch.ones(5))
+    with rust_ort.dump("run", folder=folder, calls="all", durable=True) as path:
+        double(torch.ones(5))
+        disk = Disk(tmp_path)
+        disk.play(log.read_text())
+    (part,) = path.glob("*/part_0")
+    chain = [tmp_path, folder, path, part.parent]
+    below = ["dumps", "run", part.parent.name, "part_0"]
+    assert [name for at, name in zip(chain, below, strict=True) if name in disk.unsynced[str(at)]] == []
+
+
 def test_a_reproduction_outlives_a_power_cut_unasked(
     log: Path,
     daemon: Daemon,
