@@ -57,13 +57,12 @@ const PROCESSES: &[c_long] = &[
 const TO_A_PROCESS: &[c_long] =
     &[libc::SYS_kill, libc::SYS_tgkill, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_tgsigqueueinfo];
 
-/// What changes files by their paths and is not Landlock's. libc has no name for the last three, whose numbers all machines
-/// share: setxattrat, removexattrat, file_setattr.
+/// What changes files by their paths and is not Landlock's. libc has no name for the last four on all machines, which share
+/// their numbers: fchmodat2, setxattrat, removexattrat, file_setattr.
 const FILES: &[c_long] = &[
     libc::SYS_truncate,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
-    libc::SYS_fchmodat2,
     libc::SYS_fchown,
     libc::SYS_fchownat,
     libc::SYS_utimensat,
@@ -76,6 +75,7 @@ const FILES: &[c_long] = &[
     libc::SYS_name_to_handle_at,
     libc::SYS_open_by_handle_at,
     libc::SYS_fanotify_init,
+    452,
     463,
     466,
     469,
@@ -97,6 +97,7 @@ const MACHINE: &[c_long] = &[
     libc::SYS_fsopen,
     libc::SYS_fspick,
     libc::SYS_init_module,
+    libc::SYS_kexec_file_load,
     libc::SYS_kexec_load,
     libc::SYS_keyctl,
     libc::SYS_mount,
@@ -136,7 +137,6 @@ const OLD: &[c_long] = &[
     libc::SYS_iopl,
     libc::SYS_ioperm,
     libc::SYS_modify_ldt,
-    libc::SYS_kexec_file_load,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[c_long] = &[];
@@ -159,15 +159,15 @@ pub(super) fn refuse() -> Result<(), String> {
     let compiled = || -> Result<[BpfProgram; 2], BackendError> {
         // The C library then makes threads by `clone`, whose flags a filter sees.
         let absent = Rules::from([(libc::SYS_clone3, Vec::new())]);
-        Ok([compiled(absent, libc::ENOSYS)?, compiled(rules()?, libc::EPERM)?])
+        let machine = std::env::consts::ARCH.try_into()?;
+        Ok([compiled(absent, libc::ENOSYS, machine)?, compiled(rules()?, libc::EPERM, machine)?])
     };
     let programs = compiled().map_err(|error| error.to_string())?;
     let applied = programs.iter().try_for_each(|program| apply_filter(program));
     applied.map_err(|error| format!("the kernel takes no seccomp filter: {error}"))
 }
 
-fn compiled(mut rules: Rules, errno: c_int) -> Result<BpfProgram, BackendError> {
-    let machine: TargetArch = std::env::consts::ARCH.try_into()?;
+fn compiled(mut rules: Rules, errno: c_int, machine: TargetArch) -> Result<BpfProgram, BackendError> {
     if machine == TargetArch::x86_64 {
         let same: Rules = rules.iter().map(|(call, rules)| (call | X32, rules.clone())).collect();
         rules.extend(same);
@@ -219,6 +219,18 @@ mod tests {
 
     fn errno<T>(outcome: io::Result<T>) -> Option<i32> {
         outcome.err().and_then(|error| error.raw_os_error())
+    }
+
+    /// By their numbers here: a jump that is too far, or a comparison that cannot be made, is a matter of the machine too.
+    #[test]
+    fn the_filter_is_made_for_each_machine() {
+        let len = |machine| compiled(rules().unwrap(), libc::EPERM, machine).unwrap().len();
+        let [x86, arm] = [TargetArch::x86_64, TargetArch::aarch64].map(len);
+        assert!(arm > NETWORK.len() + PROCESSES.len() + FILES.len() + MACHINE.len(), "{arm}");
+        assert!(x86 > arm, "x86-64 has a second set of numbers: {x86} and {arm}");
+        let [x86, arm] = [TargetArch::x86_64, TargetArch::aarch64]
+            .map(|machine| compiled(rules().unwrap(), libc::EPERM, machine).unwrap()[1].k);
+        assert_ne!(x86, arm, "each asks for its own machine first");
     }
 
     #[test]
