@@ -171,6 +171,56 @@ def test_grouped_and_transposed_convolution_backward_is_decomposed(
     check(make(), torch.randn(2, 4, 7, 7, requires_grad=True), client=client, tol=1e-4)
 
 
+SYMBOLIC: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "plain": (lambda: nn.Conv2d(4, 8, 3, padding=1), 2),
+    "stride": (lambda: nn.Conv2d(4, 8, 3, stride=2, padding=1), 2),
+    "stride over the kernel": (lambda: nn.Conv2d(4, 8, 2, stride=3), 2),
+    "dilation and groups": (lambda: nn.Conv2d(4, 8, 3, padding=2, dilation=2, groups=4), 2),
+    "one element": (lambda: nn.Conv2d(4, 8, 1, bias=False), 2),
+    "one element, stride": (lambda: nn.Conv2d(4, 8, 1, stride=2), 2),
+    "a kernel that is no square": (lambda: nn.Conv2d(4, 8, (1, 3), padding=(0, 1)), 2),
+    "transposed": (lambda: nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, groups=2), 2),
+    "one axis": (lambda: nn.Conv1d(4, 8, 5, padding=2), 1),
+    "three axes": (lambda: nn.Conv3d(4, 8, 2, stride=(1, 2, 1)), 3),
+    "float64": (lambda: nn.Conv2d(4, 8, 3, padding=1).double(), 2),
+}
+"""{case: (a layer, its spatial axes)}."""
+
+
+@pytest.mark.parametrize("case", SYMBOLIC)
+def test_the_gradient_of_a_kernel_of_symbolic_sizes_is_one_node(client: FakeClient | DaemonClient, case: str) -> None:
+    make, spatial = SYMBOLIC[case]
+    module = make()
+    dtype = next(module.parameters()).dtype
+    torch._dynamo.reset()
+    known = len(rust_ort.graphs())
+    compiled = torch.compile(module, backend="rust_ort", dynamic=True)
+    for batch, size in ((2, 9), (3, 12)):
+        x = torch.randn(batch, 4, *(size + axis for axis in range(spatial)), dtype=dtype, requires_grad=True)
+        expected, got = (
+            torch.autograd.grad(function(x).square().sum(), [x, *module.parameters()])
+            for function in (module, compiled)
+        )
+        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+    graphs = rust_ort.graphs()[known:]
+    assert [len(info.eager) for info in graphs] == [0] * len(graphs) and len(graphs) == 2
+    backward = next(info for info in graphs if info.direction == "backward")
+    assert [*backward.operators.values()].count("aten.convolution_backward.default") == 1, backward.operators
+
+
+def test_the_nodes_of_a_convolution_of_symbolic_sizes_match(daemon: Any) -> None:
+    module = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+    options: dict[str, Any] = {"compare": "nodes"}
+    for batch in (2, 3):
+        torch._dynamo.reset()
+        compiled = torch.compile(module, backend="rust_ort", dynamic=True, options=options)
+        known = len(rust_ort.graphs())
+        compiled(torch.randn(batch, 4, 9, 11)).square().sum().backward()
+        nodes = [node for info in rust_ort.graphs()[known:] for _, node in info.nodes]
+        assert any(node.op == "aten.convolution_backward.default" for node in nodes)
+        assert {node.local.kind for node in nodes} <= {"match", "not_compared"}, nodes
+
+
 @pytest.mark.parametrize("kind", ["plain", "causal", "bool mask", "float mask", "empty row", "grouped", "permuted"])
 def test_attention_equals_torchs_kernel(client: FakeClient | DaemonClient, kind: str) -> None:
     q, k, v = (torch.randn(2, 4, 6, 8) for _ in range(3))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rust_ort.export import attention
 from rust_ort.export.rules.promotion import widened
-from rust_ort.export.rules.registry import decomposed, ints, op, translated
+from rust_ort.export.rules.registry import decomposed, ints, op, translated, unread
 
 aten = torch.ops.aten
 
@@ -74,7 +74,7 @@ def flash_attention(
     _sees_the_same(query, key, is_causal)
     made = _call([query, key, value], is_causal, None, scale, kernel="flash")
     states = _zeros([2], ir.DataType.UINT64), _zeros([], ir.DataType.UINT64)
-    return *made, *_unread(4), *states, _zeros([0], query.dtype)
+    return *made, *unread(4), *states, _zeros([0], query.dtype)
 
 
 @translated("aten._scaled_dot_product_flash_attention_backward.default", why=NO_FORM)
@@ -119,7 +119,7 @@ def cudnn_attention(
     _sees_the_same(query, key, is_causal)
     output, logsumexp = _call([query, key, value], is_causal, attn_bias, scale, kernel="cudnn")
     states = _zeros([], ir.DataType.INT64), _zeros([], ir.DataType.INT64)
-    return output, op.Unsqueeze(logsumexp, ints([3])), *_unread(4), *states, *_unread(1)
+    return output, op.Unsqueeze(logsumexp, ints([3])), *unread(4), *states, *unread(1)
 
 
 @translated("aten._scaled_dot_product_cudnn_attention_backward.default", why=NO_FORM)
@@ -234,7 +234,7 @@ def efficient_attention_backward(
         logsumexp = op.Slice(logsumexp, ints([0]), end, ints([2]))
     inputs = [grad_out_, query, key, value, out, logsumexp]
     gradients = _call(inputs, is_causal, attn_bias, scale, kernel="efficient")
-    return *gradients, *_unread(1)
+    return *gradients, *unread(1)
 
 
 def _drops_nothing(dropout_p: float) -> None:
@@ -247,11 +247,6 @@ def _sees_the_same(query: Any, key: Any, is_causal: bool) -> None:
     key alone."""
     if is_causal and query.shape[2] != key.shape[2]:
         raise ValueError(f"causal attention of {query.shape[2]} queries to {key.shape[2]} keys sees others here")
-
-
-def _unread(count: int) -> list[Any]:
-    """In the places of results that no tensor is: nothing, and sizes."""
-    return [op.Constant(value_int=0) for _ in range(count)]
 
 
 def _zeros(shape: list[int], dtype: Any) -> Any:

@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 
 from rust_ort.export.rules.promotion import kernel_dtype
-from rust_ort.export.rules.registry import decomposed
+from rust_ort.export.rules.registry import decomposed, ints, op, translated, unread
 from rust_ort.export.rules.sizes import each, known
 
 aten = torch.ops.aten
 
 MOST_PRODUCTS = 64
 """Kernels of up to so many elements: their gradient is one matrix product, which is faster than a convolution."""
+
+OF_WEIGHT = [False, True, False]
+"""Results that are wanted of a backward, where only the weight's gradient is."""
 
 
 @decomposed(
@@ -81,6 +84,10 @@ def convolution_backward(
     convolution changes places: what it spreads its input over is what a plain one reads.
     """
     spatial = weight.dim() - 2
+    read, produced = (grad_output, input) if transposed else (input, grad_output)
+    weight_stays = _stays_whole(read, produced, weight)
+    if weight_stays and list(output_mask) == OF_WEIGHT:
+        return NotImplemented
     grad_bias = _grad_bias(grad_output) if output_mask[2] else None
     if _is_empty(input) or _is_empty(grad_output):
         zeros = [input.new_zeros(tensor.shape) if wanted else None
@@ -96,10 +103,70 @@ def convolution_backward(
         grad_input = _cut(grad_input, input.shape[2:])
     elif output_mask[0]:
         grad_input = _grad_input(grad_output, input, weight, stride, padding, dilation, groups)
-    if output_mask[1]:
-        read, produced = (grad_output, input) if transposed else (input, grad_output)
+    if output_mask[1] and weight_stays:
+        grad_weight = aten.convolution_backward(
+            grad_output, input, weight, None, stride, padding, dilation, transposed, [0] * spatial, groups, OF_WEIGHT
+        )[1]
+    elif output_mask[1]:
         grad_weight = _grad_weight(read, produced, weight, stride, padding, dilation, groups)
     return grad_input, grad_weight, grad_bias
+
+
+def _stays_whole(read: Tensor, produced: Tensor, weight: Tensor) -> bool:
+    """Whether the weight's gradient is one node: of sizes that are symbols, of which torch reasons for half a second
+    where it is many."""
+    sizes = (*read.shape, *produced.shape)
+    return not known(sizes) and known(weight.shape) and math.prod(weight.shape[2:]) <= MOST_PRODUCTS
+
+
+@translated("aten.convolution_backward.default", why="no ONNX form")
+def convolution_backward_weight(
+    grad_output: Any,
+    input: Any,
+    weight: Any,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> Any:
+    """(nothing, grad_weight, nothing), as `_grad_weight` has it, by sizes that are known at run time."""
+    from onnxscript import ir
+
+    if list(output_mask) != OF_WEIGHT:
+        raise ValueError(f"of its results {list(output_mask)}, and only the weight's gradient has an ONNX form")
+    read, produced = (grad_output, input) if transposed else (input, grad_output)
+    is_half = weight.dtype.bitwidth == 16
+    if is_half:
+        read, produced = (op.Cast(value, to=ir.DataType.FLOAT) for value in (read, produced))
+    kernel = list(weight.shape[2:])
+    spatial = len(kernel)
+    swapped = [1, 0, *range(2, 2 + spatial)]
+    patches = op.Transpose(read, perm=swapped)
+    if any(padding):
+        patches = op.Pad(patches, ints([0, 0, *padding] * 2))
+    patches = op.Unsqueeze(patches, ints([1]))
+    for axis in reversed(range(spatial)):
+        d, s = dilation[axis], stride[axis]
+        if kernel[axis] == 1 and s == 1:
+            continue
+        size = op.Shape(produced, start=2 + axis, end=3 + axis)
+        reach = op.Add(op.Mul(op.Sub(size, ints([1])), ints([s])), ints([1]))
+        places = [
+            op.Slice(patches, ints([k * d]), op.Add(reach, ints([k * d])), ints([3 + axis]), ints([s]))
+            for k in range(kernel[axis])
+        ]
+        patches = op.Concat(*places, axis=1) if len(places) > 1 else places[0]
+    outer, inner = weight.shape[0] // groups, math.prod(weight.shape[1:])
+    patches = op.Reshape(patches, ints([groups, inner, -1]))
+    gradient = op.Reshape(op.Transpose(produced, perm=swapped), ints([groups, outer, -1]))
+    product = op.MatMul(patches, op.Transpose(gradient, perm=[0, 2, 1]))
+    made = op.Reshape(op.Transpose(product, perm=[0, 2, 1]), ints(list(weight.shape)))
+    made = op.Cast(made, to=weight.dtype) if is_half else made
+    return *unread(1), made, *unread(1)
 
 
 def _numbers(sizes: Sequence[int], spatial: int) -> list[int]:

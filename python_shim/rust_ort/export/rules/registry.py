@@ -187,3 +187,8 @@ def ints(values: Sequence[int] | int) -> Any:
     from onnxscript import ir
 
     return op.Constant(value=ir.tensor(values, dtype=ir.DataType.INT64))
+
+
+def unread(count: int) -> list[Any]:
+    """In the places of results that no tensor is: nothing, and sizes."""
+    return [op.Constant(value_int=0) for _ in range(count)]
