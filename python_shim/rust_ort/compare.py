@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend, compiled_apart
 from rust_ort.call.client import Client
-from rust_ort.link.specs import PASSES, Verdict, not_compared
+from rust_ort.link.specs import Verdict, not_compared
 from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.observe.report import Report
 from rust_ort.observe.second_look import LOOKS_INSIDE_SECONDS, Known, looked_at_again, seconds_for, terms_of
@@ -171,7 +171,7 @@ class _Judge:
 
         first = judge(self._wanted, {}, {})
         float64 = (lambda: self._float64) if self.may_excuse else None
-        looked = looked_at_again(first, judge, lambda: self._terms, float64)
+        looked = looked_at_again(first, judge, lambda: self._terms, float64, half=self._is_half)
         return {verdict.name: verdict for verdict in looked}
 
     def not_noise(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
@@ -179,7 +179,8 @@ class _Judge:
         noise = [name for name, verdict in verdicts.items() if verdict.kind == "noise"]
         if not noise or not _has_wrong_node(self._sides.graphs):
             return {}
-        return {verdict.name: verdict for verdict in self._compared(noise, terms=self._terms)}
+        terms: Known = {} if self._is_half else self._terms
+        return {verdict.name: verdict for verdict in self._compared(noise, terms=terms)}
 
     def excused(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """{name: the verdict}, of mismatches that are none by what is known of the graphs' nodes."""
@@ -198,11 +199,13 @@ class _Judge:
             for name, verdict in verdicts.items()
             if verdict.kind == "mismatch" and any(same(result, self._wanted[name][2]) for result in results)
         }
-        # Both sides compute the loss alike of the outputs: where these are right it is nobody's fault.
+        # Both sides compute the default loss in eager, of the outputs: where these are right it is nobody's fault.
+        # Somebody's own may compile, or count its calls.
         outputs = [name for name in verdicts if name.startswith("output")]
-        if "loss" in verdicts and any(verdicts[name].kind == "tie" or name in ties for name in outputs):
-            is_right = all(name in ties or verdicts[name].kind in (*PASSES, "not_compared") for name in outputs)
-            ties |= {"loss": branch} if is_right and verdicts["loss"].kind == "mismatch" else {}
+        if self._call.loss is None and any(verdicts[name].kind == "tie" or name in ties for name in outputs):
+            is_right = all(name in ties or verdicts[name].is_pass for name in outputs)
+            is_wrong = "loss" in verdicts and verdicts["loss"].kind == "mismatch"
+            ties |= {"loss": branch} if is_right and is_wrong else {}
         return {verdict.name: verdict for verdict in self._compared(ties, ties=ties)}
 
     def _moved_by_rounding(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
@@ -217,7 +220,8 @@ class _Judge:
         seconds = seconds_for(self._sides.seconds)
         with self._call.runs() as runs:
             moved = spreads(wrong, lambda: runs.eager().values, self._float64, seconds=seconds)
-        judged = self._compared(moved, terms=self._terms, exact=self._float64, spreads=moved) if moved else []
+        terms: Known = {} if self._is_half else self._terms
+        judged = self._compared(moved, terms=terms, exact=self._float64, spreads=moved) if moved else []
         return {verdict.name: verdict for verdict in judged}
 
     def in_order(self, verdicts: Mapping[str, Verdict]) -> list[Verdict]:
@@ -229,6 +233,10 @@ class _Judge:
     def _compared(self, names: Iterable[str], **known: Any) -> list[Verdict]:
         wanted = [self._wanted[name] for name in names]
         return Client.get(self.used).compare(wanted, policy(self.used, self._sides.graphs), **known)
+
+    @property
+    def _is_half(self) -> bool:
+        return policy(self.used, self._sides.graphs).through is not None
 
     @functools.cached_property
     def _terms(self) -> Known:

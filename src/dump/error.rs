@@ -107,8 +107,8 @@ pub enum DumpError {
         /// The folder.
         path: PathBuf,
     },
-    /// {path}: neither a folder of dumps, a run, a graph, a part, a data set, a folder of a node, nor a .onnx, .pb or
-    /// .json file; name one
+    /// {path}: neither a folder of dumps, a run, a graph, a part, a data set, a folder of a node, nor a .onnx, .pb,
+    /// .json or .txt file; name one
     NoDump {
         /// The path.
         path: PathBuf,

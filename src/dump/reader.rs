@@ -203,6 +203,9 @@ pub fn find(path: &Path) -> Result<Place, DumpError> {
             _ => Err(DumpError::NoDump { path: path.to_owned() }),
         };
     }
+    if !facts.is_dir() {
+        return Err(DumpError::NoDump { path: path.to_owned() });
+    }
     if let Some(step) = layout::number(&name, "test_data_set_", "") {
         return Ok(Place::Step(step_entry(path.to_owned(), step)));
     }

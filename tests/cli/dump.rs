@@ -250,6 +250,9 @@ fn a_graph_is_shown_as_code_and_held_against_its_hash() {
     assert_eq!(json(folder.path(), &["show", path])["text"], text);
     std::fs::write(folder.path().join(path), text + "x").unwrap();
     assert_eq!(rust_ort(folder.path(), &["show", path]).code, 4);
+    rustix::fs::mkfifoat(rustix::fs::CWD, folder.path().join("pipe.txt"), rustix::fs::Mode::RUSR).unwrap();
+    let said = rust_ort(folder.path(), &["show", "pipe.txt"]);
+    assert!(said.code == 2 && said.err.contains(".json or .txt"), "{}", said.err);
     std::fs::write(folder.path().join("stray.txt"), "a\x1b]0;x\x07").unwrap();
     assert_eq!(rust_ort(folder.path(), &["show", "stray.txt"]).out.trim_end(), "a\\u{1b}]0;x\\u{7}");
 }

@@ -385,7 +385,16 @@ def test_memory_that_somebody_wrote_into_since_is_compared() -> None:
         made[1] = x[1]
         return made
 
+    def through_numpy(x: Tensor) -> tuple[Tensor, ...]:
+        made, number = torch.empty(4), 3 if torch.compiler.is_compiling() else 2
+        torch._dynamo.graph_break()
+        made.numpy()[:] = number
+        return made, x.exp()
+
     assert kinds(rust_ort.compare(function, X))["output[0]"] == "mismatch"
+    inferring = torch.inference_mode()(function)
+    assert kinds(rust_ort.compare(inferring, X, backward=False))["output[0]"] == "mismatch"
+    assert kinds(rust_ort.compare(through_numpy, X))["output[0]"] != "not_compared"
     assert kinds(rust_ort.compare(partly, X).check()) == {"output": "match"}
 
 

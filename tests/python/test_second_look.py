@@ -130,6 +130,29 @@ def test_what_rounding_may_move_as_far_is_noise_where_no_node_is_wrong(mode: str
         assert named is not None and named[1].op == "aten.mul.Tensor"
 
 
+def is_candidate() -> bool:
+    return torch.compiler.is_compiling()
+
+
+EXACT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "floor": lambda x, t: t[(x[:, :8].sigmoid() * 7.9).floor().long()] * (1.5 if is_candidate() else 1),
+    "where it is the largest": lambda x, t: (
+        (x[:, :8] == x[:, :8].amax(-1, keepdim=True)).float() @ t * (1.5 if is_candidate() else 1)
+    ),
+    "relu": lambda x, t: (x[:, :8].relu() == x[:, :8]).float() @ t * (1.5 if is_candidate() else 1),
+    "a mask of numbers": lambda x, t: (
+        x[:, :8].masked_fill(1 - (x[:, :8] > 0).float() == 1.0, 0) @ t * (1.1 if is_candidate() else 1)
+    ),
+}
+"""What is wrong beside the graph, of values that no rounding moves: each node alone is right of what it was given."""
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_what_rounding_cannot_move_is_no_noise(case: str) -> None:
+    report = rust_ort.compare(EXACT[case], X, torch.randn(8, 16, generator=torch.Generator().manual_seed(1)))
+    assert [verdict.kind for verdict in report.verdicts] == ["mismatch"] and not report.ok, report
+
+
 @torch._dynamo.disable
 def chosen_in_eager(value: Tensor) -> Tensor:
     return torch.where(value > 0, 1.0, -1.0)
@@ -151,11 +174,21 @@ def test_a_choice_that_rounding_turns_between_graphs_accuses_nobody(mode: str) -
     assert report.first_wrong_node is not None and report.first_wrong_node[1].op == "aten.tanh.default"
 
 
-def test_a_loss_of_outputs_that_are_ties_is_a_tie() -> None:
-    report = rust_ort.compare(turned, X, WEIGHT.clone().requires_grad_())
-    assert kinds_of(report)["output"] == "tie", report
-    report = rust_ort.compare(turned, X, WEIGHT, loss=lambda made: made.sum() * 3, backward=False)
-    assert kinds_of(report) == {"output": "tie", "loss": "tie"} and report.ok, report
+def test_the_default_loss_of_outputs_that_are_ties_is_a_tie_and_no_other_loss() -> None:
+    def weighed(x: Tensor, weight: Tensor) -> Tensor:
+        return turned(x, weight.detach()) * weight.sum()
+
+    weight = WEIGHT.clone().requires_grad_()
+    kinds = kinds_of(rust_ort.compare(weighed, X, weight))
+    assert kinds["output"] == "tie" and kinds["loss"] in ("tie", "match"), kinds
+    calls = [0.0]
+
+    def counting(made: Tensor) -> Tensor:
+        calls[0] += 1
+        return made.sum() * calls[0]
+
+    report = rust_ort.compare(weighed, X, weight, loss=counting)
+    assert kinds_of(report)["loss"] == "mismatch" and not report.ok, report
 
 
 def kinds_of(report: rust_ort.Report) -> dict[str, str]:

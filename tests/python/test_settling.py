@@ -246,6 +246,33 @@ def test_what_a_deep_model_adds_up_explains_no_fault(autocast: torch.dtype | Non
     assert far and far <= set(wrong), report
 
 
+def scaled_sum(factor: float) -> Any:
+    """A transform: the first sum of the backward times a factor."""
+
+    def transform(proto: Any) -> None:
+        if not any("tangents" in value.name for value in proto.graph.input):
+            return
+        place, node = next((at, node) for at, node in enumerate(proto.graph.node) if node.op_type == "ReduceSum")
+        value = node.output[0]
+        node.output[0] = f"{value}_right"
+        proto.graph.initializer.append(helper.make_tensor("factor", onnx.TensorProto.FLOAT, [], [factor]))
+        proto.graph.node.insert(place + 1, helper.make_node("Mul", [f"{value}_right", "factor"], [value], name="bad"))
+
+    return transform
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("compare", ["off", "outputs", "nodes"])
+@pytest.mark.parametrize("factor", [-1.0, 0.0])
+def test_many_terms_in_half_precision_explain_no_wrong_sign(compare: str, factor: float) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(48, 48), nn.GELU(), nn.Linear(48, 8)), torch.randn(4096, 48)
+    assert rust_ort.compare(model, x, autocast=torch.bfloat16, options={"compare": compare}).ok
+    options = {"compare": compare, "transforms": [scaled_sum(factor)]}
+    report = rust_ort.compare(model, x, autocast=torch.bfloat16, options=options)
+    assert [verdict.kind for verdict in report.verdicts if verdict.name == "grad of 2.bias"] == ["mismatch"], report
+
+
 @pytest.mark.usefixtures("daemon")
 @pytest.mark.parametrize("norm", [nn.LayerNorm, nn.BatchNorm1d])
 def test_the_mean_of_what_was_normalized_matches(norm: Any) -> None:

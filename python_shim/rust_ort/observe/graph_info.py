@@ -85,8 +85,8 @@ class GraphInfo:
     `work`, `eager_work`: of all its compute nodes and of those in eager, an estimate: see observe/work.py.
     `right`: {part: calls in which every node of it alone was looked at and is as right as eager's}.
     `results`: outputs of the calls that `called` watches, under compare="nodes", which are as right as eager's of the
-    graph's own inputs; `unwritten`: outputs of them that are memory nobody wrote into. `division`: what rules of the
-    option runtimes made of its nodes. `placement`: which execution providers have them.
+    graph's own inputs; `unwritten`: outputs of them that are memory nobody wrote into, each with a copy. `division`:
+    what rules of the option runtimes made of its nodes. `placement`: which execution providers have them.
     `code`: gives the compiled code as long as it lives. `options`: what it was compiled with; None of a copy in another
     process."""
 
@@ -113,7 +113,7 @@ class GraphInfo:
     placement: Placement = field(default_factory=Placement)
     right: dict[int, int] = field(default_factory=dict)
     results: list[torch.Tensor] = field(default_factory=list, repr=False)
-    unwritten: list[torch.Tensor] = field(default_factory=list, repr=False)
+    unwritten: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list, repr=False)
     code: Callable[[], object] = field(default=_gone, repr=False)
     options: Options | None = field(default=None, repr=False)
 
@@ -180,7 +180,7 @@ class GraphInfo:
     def add_unwritten(self, outputs: Sequence[torch.Tensor]) -> None:
         for info in self._with_run():
             if info is not self:
-                info.unwritten.extend(outputs)
+                info.unwritten.extend((output, output.detach().clone()) for output in outputs)
 
     def add_nodes(self, step: int, nodes: Sequence[NodeVerdict], changed: Sequence[Verdict]) -> None:
         """changed: outputs of the plain session against those of the instrumented one."""

@@ -30,15 +30,22 @@ Look = Callable[[Collection[str], Known, Known], Iterable[Verdict]]
 
 
 def looked_at_again(
-    verdicts: Sequence[Verdict], look: Look, terms: Callable[[], Known], float64: Callable[[], Known] | None
-) -> list[Verdict]:
+    verdicts: Sequence[Verdict], look: Look, terms: Callable[[], Known], float64: Callable[[], Known] | None, *,
+    half: bool,
+) -> list[Verdict]:  # fmt: skip
     """The verdicts, those outside tolerance judged again: by what they add up, then by float64. Each is computed only
-    where a mismatch is left. float64: None where a node is known to be wrong, so that nothing is put down to noise."""
+    where a mismatch is left. float64: None where a node is known to be wrong, so that nothing is put down to noise.
+
+    half: values went through half precision. There each of many terms is rounded, which by their sum explains a value
+    of the wrong sign: float64 comes first, and what adds up counts only where that is not known."""
     known: list[Known] = [{}, {}]
-    for place, find in enumerate((terms, float64)):
+    order = [(1, float64), (0, terms)] if half else [(0, terms), (1, float64)]
+    for place, find in order:
         if find is None:
             break
         wrong = [verdict.name for verdict in verdicts if verdict.kind == "mismatch"]
+        if half and place == 0:
+            wrong = [name for name in wrong if known[1].get(name) is None]
         if not wrong:
             break
         known[place] = find()

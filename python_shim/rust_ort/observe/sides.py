@@ -28,6 +28,9 @@ BY_CHANCE = "eager itself gives another value when it runs again: the model seed
 ONE_SIDED = "a value comes from one side alone: "
 
 
+Unwritten = Callable[[], list[tuple[Tensor, Tensor]]]
+
+
 class _Absent:
     """In the place of a value that a side has not."""
 
@@ -90,21 +93,19 @@ class Runs:
     def watched(self, side: str, compiled: Callable[..., Any]) -> tuple[Run, list[GraphInfo]]:
         """A run and the compiled graphs that it called. side: in messages."""
         with called() as graphs:
-            run = self._run(side, compiled, lambda: [tensor for graph in graphs() for tensor in graph.unwritten])
+            run = self._run(side, compiled, lambda: [pair for graph in graphs() for pair in graph.unwritten])
         return run, graphs()
 
-    def _run(self, side: str, function: Callable[..., Any], unwritten: Callable[[], list[Tensor]] = list) -> Run:
+    def _run(self, side: str, function: Callable[..., Any], unwritten: Unwritten = list) -> Run:
         if not self._is_first:
             self._state.restore()
         self._is_first = False
         return _run_side(side, function, self._call, self._state, unwritten)
 
 
-def _run_side(
-    side: str, function: Callable[..., Any], call: Call, state: State, unwritten: Callable[[], list[Tensor]]
-) -> Run:
+def _run_side(side: str, function: Callable[..., Any], call: Call, state: State, unwritten: Unwritten) -> Run:
     """One run on copies of the arguments: outputs, loss, gradients, buffers, and what became of the arguments.
-    unwritten: gives what graphs returned as memory that nobody wrote into."""
+    unwritten: gives what graphs returned as memory that nobody wrote into, each with a copy of then."""
     model, backward = call.model, call.backward
     copies = Copies(model)
     args = tuple(copies.of(arg, f"input[{index}]") for index, arg in enumerate(call.args))
@@ -119,7 +120,8 @@ def _run_side(
             outputs = function(*args, **kwargs)
         found = [(f"output{path}", leaf) for path, leaf in named_values(outputs)]
         values |= {name: kept(leaf) for name, leaf in found}
-        chance = {_memory(tensor) for tensor in unwritten() if tensor.is_inference() or not tensor._version} - {None}
+        # Who writes through NumPy, or in inference mode, counts no version.
+        chance = {_memory(tensor) for tensor, then in unwritten() if _same_bytes(tensor, then)} - {None}
         run.unwritten = {name for name, leaf in found if isinstance(leaf, Tensor) and _memory(leaf) in chance}
         values |= {f"{name} {part}": entry for name, leaf in found for part, entry in ragged(leaf).items()}
         if backward or call.loss is not None:
@@ -172,6 +174,12 @@ def _passed_through(
         name: f"it is {owners[memory]} as it was given"
         for name, memory in over.items() if memory is not None and memory in owners and memory not in written
     }  # fmt: skip
+
+
+def _same_bytes(tensor: Tensor, other: Tensor) -> bool:
+    """NaN of the same bits is the same."""
+    one, two = (value.detach().contiguous().reshape(-1).view(torch.uint8) for value in (tensor, other))
+    return torch.equal(one, two)
 
 
 def _memory(tensor: Tensor) -> int | None:

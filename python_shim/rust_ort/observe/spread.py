@@ -11,13 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rust_ort.export.partition import PURE_NAMESPACES
 from rust_ort.export.unwritten import leaves_unwritten
 from rust_ort.link.specs import Spread, Verdict
-from rust_ort.observe.wide import computes
+from rust_ort.observe.wide import NoFloat64, computes, in_float64, like, widen
 from rust_ort.torch_private import OpOverload, TorchDispatchMode, pytree
 
 log = logging.getLogger("rust_ort")
 
+ROUNDED = (torch.float32, torch.float16, torch.bfloat16)
+"""Types whose rounding float64 tells."""
 RUNS = 5
 """How often. Of these the second largest counts: one may be an outlier."""
 LEAST_RUNS = 3
@@ -59,9 +62,10 @@ def _run_rounded(run: Callable[[], Mapping[str, Any]], *, seed: int, until: floa
 
 
 class Rounded(TorchDispatchMode):
-    """Inside, what an operator computes of floats is off by up to one more step of its type, as the seed draws. What it
-    decides, a comparison or the index of the largest, may come out otherwise, and so may what follows. Errors:
-    TimeoutError of an operator that begins after `until`, as of time.monotonic()."""
+    """Inside, what an operator rounds is off by up to one more step of its type, as the seed draws: of what it computes
+    of floats the elements that are not what it gives in float64. What decides exactly, a comparison, a floor, the
+    largest, does so of values that are off, and so may choose otherwise. Costs each operator a second one in float64.
+    Errors: TimeoutError of an operator that begins after `until`, as of time.monotonic()."""
 
     def __init__(self, *, seed: int, until: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -71,22 +75,49 @@ class Rounded(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if time.monotonic() > self._until:
             raise TimeoutError("eager with other roundings takes too long")
-        made = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
         if leaves_unwritten(func) or not computes(func, args):
-            return made
+            return func(*args, **kwargs)
         writes = isinstance(func, OpOverload) and func._schema.is_mutable
-        return pytree.tree_map(lambda leaf: self._rounded(leaf, writes=writes), made)
+        given, named = pytree.tree_map(_copied, (args, kwargs)) if writes else (args, kwargs)
+        made = func(*args, **kwargs)
+        try:
+            beside = _written_in_float64 if writes else in_float64
+            exact = beside(func, given, named, made)
+        except NoFloat64:
+            return made  # what it rounds nobody knows
+        pairs = zip(pytree.tree_leaves(made), pytree.tree_leaves(exact), strict=True)
+        moved = [self._moved(leaf, other, writes=writes) for leaf, other in pairs]
+        return pytree.tree_unflatten(moved, pytree.tree_structure(made))
 
-    def _rounded(self, made: Any, *, writes: bool) -> Any:
+    def _moved(self, made: Any, exact: Any, *, writes: bool) -> Any:
         """In place where others may lie over it."""
-        if not isinstance(made, Tensor) or not made.is_floating_point() or made.layout is not torch.strided:
+        if not isinstance(made, Tensor) or made.dtype not in ROUNDED or made.layout is not torch.strided:
             return made
+        rounded = exact != made
         if made.device not in self._draws:
             self._draws[made.device] = torch.Generator(made.device).manual_seed(self._seed)
         drawn = torch.empty_like(made, dtype=torch.float64)
         factors = drawn.uniform_(-1, 1, generator=self._draws[made.device]).mul_(torch.finfo(made.dtype).eps).add_(1)
-        moved = factors.mul_(made).to(made.dtype)
-        return made.copy_(moved) if writes else moved
+        off = factors.mul_(made).to(made.dtype)
+        off = torch.where(rounded & off.isfinite(), off, made)
+        return made.copy_(off) if writes else off
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _written_in_float64(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
+    """What an operator gives in float64 that writes into what it is given. Errors: NoFloat64."""
+    if func.namespace not in PURE_NAMESPACES or torch.Tag.nondeterministic_seeded in func.tags:
+        raise NoFloat64("it is no operator of torch, or draws")
+    args, kwargs = pytree.tree_map(widen, (args, kwargs))
+    try:
+        wide = func(*args, **kwargs)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
+        raise NoFloat64(str(error)) from None
+    return like(made, wide)
 
 
 def _errors(rounded: Tensor, exact: Tensor, size: float) -> tuple[float, float]:

@@ -108,7 +108,7 @@ def in_float64(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made
     except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
         log.debug("%s: no float64: %s", target, error)
         raise NoFloat64(f"{target} cannot: {str(error).partition(chr(10))[0]}") from None
-    return _like(made, wide if _has_floats((args, kwargs)) else pytree.tree_map(widen, wide))
+    return like(made, wide if _has_floats((args, kwargs)) else pytree.tree_map(widen, wide))
 
 
 def _made_wide(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -128,7 +128,7 @@ def _is_float(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
 
 
-def _like(made: Any, wide: Any) -> Any:
+def like(made: Any, wide: Any) -> Any:
     """`wide` where `made` is a float, else `made`. Errors: NoFloat64 where the two are not alike."""
     leaves, spec = pytree.tree_flatten(made)
     others = pytree.tree_leaves(wide)
@@ -153,7 +153,7 @@ def _drawn(target: Any, args: Sequence[Any], made: Any) -> Any:
     if target is aten.native_dropout.default:
         drops = len(args) < 3 or args[2] is not False  # None: it does
         kept = 1.0 - args[1] if drops else 1.0
-        return _like(made, (args[0] * made[1] / kept if kept else torch.zeros_like(args[0]), made[1]))
+        return like(made, (args[0] * made[1] / kept if kept else torch.zeros_like(args[0]), made[1]))
     name = target.overloadpacket.__name__
     if (
         target in OVERWRITING
@@ -312,7 +312,7 @@ class Wide(TorchDispatchMode):
             return self._drawn_into(func, args, wide[0], made)
         given, named = pytree.tree_map(lambda v: _wide_dtype(v) if isinstance(v, torch.dtype) else v, wide)
         try:
-            return _like(made, func(*given, **named))
+            return like(made, func(*given, **named))
         except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
             raise NoFloat64(str(error)) from None
 

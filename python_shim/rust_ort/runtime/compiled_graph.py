@@ -175,7 +175,8 @@ class PartRunner:
             )
             if verdict.kind == "noise"
         }
-        sums = {name: terms.get(output) for name, (output, *_) in of.items()}
+        counts = observation.policy.through is None
+        sums = {name: terms.get(output) for name, (output, *_) in of.items() if counts}
         judged = self._judged({name: pair for name, (_, *pair) in of.items()}, observation, terms=sums) if of else []
         found = {verdict.name: verdict for verdict in judged}
         return [found.get(verdict.name, verdict) for verdict in verdicts]
@@ -203,7 +204,9 @@ class PartRunner:
             return {name: found.get(output) for output, name in moved.items()}
 
         values = {name: (eagers[output], given[output]) for output, name in moved.items()}
-        known = {"terms": named(terms), "exact": named(float64), "spreads": named(spreads)}
+        known = {"exact": named(float64), "spreads": named(spreads)}
+        if observation.policy.through is None:
+            known["terms"] = named(terms)
         judged = self._judged(values, observation, **known) if values else []
         found = {verdict.name: verdict for verdict in judged}
         return [found.get(verdict.name, verdict) for verdict in verdicts]
@@ -244,7 +247,8 @@ class PartRunner:
 
         # What was asked for is not put down to noise, nor what a wrong node may have done.
         excuses = observation.policy.given is None and not wrong
-        return looked_at_again(verdicts, look, added_up, float64 if excuses else None)
+        half = observation.policy.through is not None
+        return looked_at_again(verdicts, look, added_up, float64 if excuses else None, half=half)
 
     def _terms(self, args: Sequence[Any]) -> dict[str, torch.Tensor | None]:
         """{output: what it adds up}, where it is a sum. args: of the part."""
