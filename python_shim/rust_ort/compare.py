@@ -66,11 +66,12 @@ def compare(
     differs among eager's own is "not_compared". Where values are outside tolerance, eager runs once more, to know what
     its sums add up (a gradient that is zero but for rounding is judged by its terms), and where some still are, once
     more with each operator in float64, too, for 60 s or 50 times as long as eager at most: what is no further from that
-    than eager is "noise", which is ok. In half precision float64 comes first. Where some differ all the same, the backend runs once more with what its graphs
-    give compared, and their nodes where eager took no more than 4 s: what a graph gives after a branch that rounding
-    turned is a "tie", which is ok, and a wrong node is named; what is made of it outside the graphs stays a mismatch.
-    Where each node alone is right, eager runs some times more with every operation off by a rounding: what that moves
-    as far is "noise", too. Under the option compare_float64="all" every value tells how far both are from float64.
+    than eager is "noise", which is ok. In half precision float64 comes first. Where some differ all the same, the
+    backend runs once more with what its graphs give compared, and their nodes where eager took no more than 4 s: what a
+    graph gives after a branch that rounding turned is a "tie", which is ok, and a wrong node is named; what is made of
+    it outside the graphs stays a mismatch. Where each node alone is right, eager runs some times more with every
+    operation off by a rounding: what that moves as far is "noise", too. Under the option compare_float64="all" every
+    value tells how far both are from float64.
 
     Errors: OptionError for an argument or option; ClientError for a model that cannot be called, a loss that fails, a
     transform that fails; DaemonFault. What the model raises comes through, with a note that says on which side.
