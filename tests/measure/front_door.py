@@ -134,7 +134,7 @@ FAMILIES: dict[str, Family] = {
 }  # fmt: skip
 
 PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bfloat16": torch.bfloat16}
-NO_KERNEL = "Could not find an implementation"
+NO_KERNEL = "the runtime has no float64 kernel of"
 """What ONNX Runtime says of an operator without a kernel of float64, such as Erf."""
 RIGHT = PASSES
 """Kinds of verdicts that accuse nobody."""

@@ -828,7 +828,7 @@ def killed_while_observed() -> None:
         held = Path(f"{hold}.held")
         while not held.exists():
             time.sleep(0.01)
-        os.kill(killed, 9)
+        os.kill(killed, signal.SIGABRT)  # a crash: of a kill nothing is kept
         hold.unlink()
 
     thread = threading.Thread(target=kill)
