@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend, compiled_apart
 from rust_ort.call.client import Client
-from rust_ort.link.specs import Verdict, not_compared
+from rust_ort.link.specs import Policy, Verdict, not_compared
 from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.observe.report import Report
 from rust_ort.observe.second_look import LOOKS_INSIDE_SECONDS, Known, looked_at_again, seconds_for, terms_of
@@ -172,7 +172,7 @@ class _Judge:
 
         first = judge(self._wanted, {}, {})
         float64 = (lambda: self._float64) if self.may_excuse else None
-        looked = looked_at_again(first, judge, lambda: self._terms, float64, half=self._is_half)
+        looked = looked_at_again(first, judge, lambda: self._terms, float64, half=self._policy.is_half)
         return {verdict.name: verdict for verdict in looked}
 
     def not_noise(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
@@ -180,8 +180,7 @@ class _Judge:
         noise = [name for name, verdict in verdicts.items() if verdict.kind == "noise"]
         if not noise or not _has_wrong_node(self._sides.graphs):
             return {}
-        terms: Known = {} if self._is_half else self._terms
-        return {verdict.name: verdict for verdict in self._compared(noise, terms=terms)}
+        return {verdict.name: verdict for verdict in self._compared(noise, terms=self._terms_beside_float64)}
 
     def excused(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """{name: the verdict}, of mismatches that are none by what is known of the graphs' nodes."""
@@ -221,8 +220,9 @@ class _Judge:
         seconds = seconds_for(self._sides.seconds)
         with self._call.runs() as runs:
             moved = spreads(wrong, lambda: runs.eager().values, self._float64, seconds=seconds)
-        terms: Known = {} if self._is_half else self._terms
-        judged = self._compared(moved, terms=terms, exact=self._float64, spreads=moved) if moved else []
+        if not moved:
+            return {}
+        judged = self._compared(moved, terms=self._terms_beside_float64, exact=self._float64, spreads=moved)
         return {verdict.name: verdict for verdict in judged}
 
     def in_order(self, verdicts: Mapping[str, Verdict]) -> list[Verdict]:
@@ -233,11 +233,15 @@ class _Judge:
 
     def _compared(self, names: Iterable[str], **known: Any) -> list[Verdict]:
         wanted = [self._wanted[name] for name in names]
-        return Client.get(self.used).compare(wanted, policy(self.used, self._sides.graphs), **known)
+        return Client.get(self.used).compare(wanted, self._policy, **known)
 
     @property
-    def _is_half(self) -> bool:
-        return policy(self.used, self._sides.graphs).through is not None
+    def _policy(self) -> Policy:
+        return policy(self.used, self._sides.graphs)
+
+    @property
+    def _terms_beside_float64(self) -> Known:
+        return {} if self._policy.is_half else self._terms
 
     @functools.cached_property
     def _terms(self) -> Known:

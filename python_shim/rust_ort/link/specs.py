@@ -189,6 +189,11 @@ class Policy:
     through: torch.dtype | None = None
     noise_factor: float = 1.5
 
+    @property
+    def is_half(self) -> bool:
+        """Whether floats went through half precision: then what sums add up explains nothing where float64 is known."""
+        return self.through is not None
+
     def set(self, message: Any) -> None:
         """Fills `tolerance` and `through` of a message, and `noise` where it has one."""
         if self.given is not None:

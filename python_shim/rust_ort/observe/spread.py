@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export.partition import PURE_NAMESPACES
 from rust_ort.export.unwritten import leaves_unwritten
 from rust_ort.link.specs import Spread, Verdict
-from rust_ort.observe.wide import NoFloat64, computes, in_float64, like, widen
+from rust_ort.observe.wide import NoFloat64, computes, in_float64, widen, written_in_float64
 from rust_ort.torch_private import OpOverload, TorchDispatchMode, pytree
 
 log = logging.getLogger("rust_ort")
@@ -82,8 +81,7 @@ class Rounded(TorchDispatchMode):
         given, named = pytree.tree_map(_copied, (args, kwargs)) if writes else (args, kwargs)
         made = func(*args, **kwargs)
         try:
-            beside = _written_in_float64 if writes else in_float64
-            exact = beside(func, given, named, made)
+            exact = _written(func, given, named, made) if writes else in_float64(func, given, named, made)
         except NoFloat64:
             return made  # what it rounds nobody knows
         pairs = zip(pytree.tree_leaves(made), pytree.tree_leaves(exact), strict=True)
@@ -108,16 +106,12 @@ def _copied(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, Tensor) else value
 
 
-def _written_in_float64(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
+def _written(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
     """What an operator gives in float64 that writes into what it is given. Errors: NoFloat64."""
-    if func.namespace not in PURE_NAMESPACES or torch.Tag.nondeterministic_seeded in func.tags:
-        raise NoFloat64("it is no operator of torch, or draws")
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        raise NoFloat64("it would draw once more")
     args, kwargs = pytree.tree_map(widen, (args, kwargs))
-    try:
-        wide = func(*args, **kwargs)
-    except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
-        raise NoFloat64(str(error)) from None
-    return like(made, wide)
+    return written_in_float64(func, args, kwargs, made)
 
 
 def _errors(rounded: Tensor, exact: Tensor, size: float) -> tuple[float, float]:

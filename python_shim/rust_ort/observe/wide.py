@@ -128,6 +128,18 @@ def _is_float(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
 
 
+def written_in_float64(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
+    """What an operator gives that writes into what it is given, of wide arguments but for their dtypes: it writes into
+    these. made: what eager's gave. Errors: NoFloat64."""
+    if func.namespace not in PURE_NAMESPACES:
+        raise NoFloat64("a custom operator writes")
+    args, kwargs = pytree.tree_map(lambda v: _wide_dtype(v) if isinstance(v, torch.dtype) else v, (args, kwargs))
+    try:
+        return like(made, func(*args, **kwargs))
+    except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
+        raise NoFloat64(str(error)) from None
+
+
 def like(made: Any, wide: Any) -> Any:
     """`wide` where `made` is a float, else `made`. Errors: NoFloat64 where the two are not alike."""
     leaves, spec = pytree.tree_flatten(made)
@@ -306,15 +318,10 @@ class Wide(TorchDispatchMode):
 
     def _written(self, func: Any, args: Any, wide: Any, made: Any) -> Any:
         """`func` writes into what it is given: so it does into the wide ones."""
-        if func.namespace not in PURE_NAMESPACES:
-            raise NoFloat64("a custom operator writes")
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if func.namespace in PURE_NAMESPACES and torch.Tag.nondeterministic_seeded in func.tags:
             return self._drawn_into(func, args, wide[0], made)
-        given, named = pytree.tree_map(lambda v: _wide_dtype(v) if isinstance(v, torch.dtype) else v, wide)
-        try:
-            return like(made, func(*given, **named))
-        except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
-            raise NoFloat64(str(error)) from None
+        given, named = wide
+        return written_in_float64(func, given, named, made)
 
     def _drawn_into(self, func: Any, args: Any, wide: Any, made: Any) -> Any:
         """What it writes is as eager drew it. Errors: NoFloat64 where it gives something that is computed of that."""

@@ -175,8 +175,7 @@ class PartRunner:
             )
             if verdict.kind == "noise"
         }
-        counts = observation.policy.through is None
-        sums = {name: terms.get(output) for name, (output, *_) in of.items() if counts}
+        sums = {} if observation.policy.is_half else {name: terms.get(output) for name, (output, *_) in of.items()}
         judged = self._judged({name: pair for name, (_, *pair) in of.items()}, observation, terms=sums) if of else []
         found = {verdict.name: verdict for verdict in judged}
         return [found.get(verdict.name, verdict) for verdict in verdicts]
@@ -204,9 +203,8 @@ class PartRunner:
             return {name: found.get(output) for output, name in moved.items()}
 
         values = {name: (eagers[output], given[output]) for output, name in moved.items()}
-        known = {"exact": named(float64), "spreads": named(spreads)}
-        if observation.policy.through is None:
-            known["terms"] = named(terms)
+        sums = {} if observation.policy.is_half else named(terms)
+        known = {"terms": sums, "exact": named(float64), "spreads": named(spreads)}
         judged = self._judged(values, observation, **known) if values else []
         found = {verdict.name: verdict for verdict in judged}
         return [found.get(verdict.name, verdict) for verdict in verdicts]
@@ -247,7 +245,7 @@ class PartRunner:
 
         # What was asked for is not put down to noise, nor what a wrong node may have done.
         excuses = observation.policy.given is None and not wrong
-        half = observation.policy.through is not None
+        half = observation.policy.is_half
         return looked_at_again(verdicts, look, added_up, float64 if excuses else None, half=half)
 
     def _terms(self, args: Sequence[Any]) -> dict[str, torch.Tensor | None]:
