@@ -11,7 +11,7 @@ ARGS ?=
 export ORT_GPU_LIB BIN ARCH OUT ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build build-torch demo test test-torch lint fmt fmt-check bench coverage random-graphs op-census planted blame same-size keep prove torch-nodes fuzz soak audit requirements matrix gpu-check gpu-pack clean doctor
+.PHONY: help setup build build-torch demo test test-torch lint fmt fmt-check bench coverage random-graphs op-census planted blame same-size keep prove zoo torch-nodes fuzz soak audit requirements matrix gpu-check gpu-pack clean doctor
 
 help: ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ keep: ## build; which values of a Llama decoder to keep in float32, error before
 
 prove: ## build; faults planted in a Llama decoder's own dumped graphs, and how many are found
 	@$(STEPS) prove
+
+zoo: ## build; public models of six packages as their classes make them, every tool on each, into docs/zoo.md; ARGS="--models 'timm/*'"
+	@$(STEPS) zoo
 
 torch-nodes: ## build-torch; every architecture's graphs and ONNX's node tests on libtorch, into docs/torch-runtime.md
 	@$(STEPS) torch-nodes

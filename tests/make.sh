@@ -448,6 +448,27 @@ soak() {
     step "soak" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.soak ${ARGS:---output docs/trust.md}
 }
 
+# Packages of public models, in a folder beside the environment, which stays what the tests know.
+zoo_packages() {
+    ZOO_SITE=$ROOT/build/zoo/site
+    local pins=tests/requirements/zoo.txt
+    cmp -s "$pins" "$ZOO_SITE/.requirements" && return
+    rm -rf "$ZOO_SITE"
+    mkdir -p "$ZOO_SITE"
+    step "packages of public models" "$PY" -m pip install --disable-pip-version-check --quiet --no-deps \
+        --target "$ZOO_SITE" -r "$pins"
+    cp "$pins" "$ZOO_SITE/.requirements"
+}
+
+# With ARGS, only what they name is written.
+zoo() {
+    build
+    zoo_packages
+    own_daemon
+    eval "set -- ${ARGS:---output docs/zoo.md}"
+    step "zoo" env PYTHONPATH="$ROOT/tests:$ZOO_SITE" "$PY" -W ignore -m measure.zoo "$@"
+}
+
 # Each part is run, or said to be skipped.
 audit() {
     local status=0
@@ -596,7 +617,7 @@ doctor() {
 }
 
 case ${1:-} in
-setup | build | demo | bench | coverage | planted | blame | keep | prove | fuzz | soak | audit | requirements | matrix | doctor) "$1" ;;
+setup | build | demo | bench | coverage | planted | blame | keep | prove | zoo | fuzz | soak | audit | requirements | matrix | doctor) "$1" ;;
 test) run_tests ;;
 lint | fmt)
     setup

@@ -1,0 +1,332 @@
+"""One model of the zoo in a process of its own: `python -m measure.zoo.run NAME TASK...` prints a line of JSON as each
+task ends."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import json
+import logging
+import os
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import rust_ort
+from measure.zoo import graphnet, tools
+from measure.zoo.judge import leaves, wrong
+from measure.zoo.model import SEED, Call, Model, Subject, default_loss
+from rust_ort.observe.graph_info import GraphInfo
+from rust_ort.observe.verdicts import graph_breaks
+
+PEERS = ("aot_eager", "inductor")
+TIMED_S = 3.0
+"""Of calls of one mode, all sides together."""
+LEAST_CALLS = 3
+KEPT_FAULTS, KEPT_WORDS = 8, 400
+
+Values = dict[str, Any]
+
+
+class Side:
+    """A copy of the subject's module that is called in one way. compiled: of a module, what is called instead."""
+
+    def __init__(self, subject: Subject, compiled: Callable[[nn.Module], Any], *, train: bool) -> None:
+        self.subject, self.train = subject, train
+        self.module = copy.deepcopy(subject.module).train(train)
+        self.called = compiled(self.module)
+        parameters = [one for one in self.module.parameters() if one.requires_grad]
+        self.optimizer = subject.optimizer(parameters) if train else None
+        self.call = subject.trained if train and subject.trained else subject.evaluated
+
+    def run(self) -> Any:
+        """One call in eval mode, or one training step; the output, or the loss."""
+        call = copy.deepcopy(self.call)
+        if self.optimizer is None:
+            with torch.no_grad():
+                return self.called(*call.args, **call.kwargs)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = (self.subject.loss or default_loss)(self.called(*call.args, **call.kwargs))
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def values(self) -> Values:
+        """What a first call leaves: outputs; or of two training steps both losses, and the gradients and buffers after
+        the first. A loss that does not know what the optimizer did is wrong in the second."""
+        torch.manual_seed(SEED)
+        found = dict(leaves(self.run(), "loss" if self.train else "output"))
+        if self.train:
+            for name, parameter in self.module.named_parameters():
+                if parameter.grad is not None:
+                    found[f"grad of {name}"] = parameter.grad.detach().clone()
+            for name, buffer in self.module.named_buffers():
+                found[f"buffer {name}"] = buffer.detach().clone()
+            torch.manual_seed(SEED + 1)
+            found |= leaves(self.run(), "loss of the second step")
+        return {name: one.detach().clone() if isinstance(one, Tensor) else one for name, one in found.items()}
+
+
+def _eager(module: nn.Module) -> Any:
+    return module
+
+
+def _double(call: Call) -> Call:
+    def widened(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return value.double()
+        if isinstance(value, dict):
+            return {name: widened(one) for name, one in value.items()}
+        return type(value)(map(widened, value)) if type(value) in (list, tuple) else value
+
+    return Call(args=widened(tuple(call.args)), kwargs=widened(dict(call.kwargs)))
+
+
+class _Float64(Side):
+    """Everything in float64; {} where the model does not run so."""
+
+    def __init__(self, subject: Subject, *, train: bool) -> None:
+        super().__init__(subject, _eager, train=train)
+        self.module.double()
+        self.call = _double(self.call)
+
+    def values(self) -> Values:
+        before = torch.get_default_dtype()
+        try:
+            torch.set_default_dtype(torch.float64)
+            return super().values()
+        except Exception:
+            return {}
+        finally:
+            torch.set_default_dtype(before)
+
+
+def compared(subject: Subject, *, train: bool, peers: Sequence[str], dynamic: bool = False) -> dict[str, Any]:
+    """Accuracy, graphs and time of rust_ort and of each peer against eager, in one mode."""
+    eager = Side(subject, _eager, train=train)
+    try:
+        reference = eager.values()
+    except Exception as error:
+        return {"status": "model_fail_to_load", "why": _words(error)}
+    again = Side(subject, _eager, train=train).values()
+    if wrong(reference, again, {}):
+        return {"status": "eager_two_runs_differ", "why": wrong(reference, again, {})[-1]}
+    float64 = _Float64(subject, train=train).values()
+    backend = rust_ort.backend()
+    made: dict[str, Any] = {"rust_ort": backend, **{peer: peer for peer in peers}}
+    # Whoever compiles first pays for what torch keeps of a model's source: by turns.
+    order = sorted(made, reverse=sum(map(ord, type(subject.module).__name__)) % 2 == 1)
+    result: dict[str, Any] = {"float64": bool(float64)}
+    sides: dict[str, Side] = {}
+    for name in order:
+        torch.compiler.reset()
+        breaks = graph_breaks()
+        side = Side(subject, functools.partial(torch.compile, backend=made[name], dynamic=dynamic or None), train=train)
+        seen = result[name] = _judged(side, reference, float64)
+        seen["breaks"] = sum((graph_breaks() - breaks).values())
+        if "first" in seen:
+            sides[name] = side
+    result["status"] = result["rust_ort"]["status"]
+    result["why"] = result["rust_ort"].pop("why", "")
+    result["rust_ort"] |= _graphs(backend.graphs)
+    sides["eager"] = eager
+    result["eager"] = {}
+    for name, seconds in _timed(sides).items():
+        result[name]["call"] = seconds
+        if "first" in result[name]:
+            # Of training the first value is of two steps.
+            result[name]["compile"] = max(result[name]["first"] - (2 if train else 1) * seconds, 0.0)
+    return result
+
+
+def _judged(side: Side, reference: Values, float64: Values) -> dict[str, Any]:
+    begin = time.perf_counter()
+    try:
+        values = side.values()
+    except Exception as error:
+        return {"status": "fail_to_run", "why": _words(error)}
+    seconds = time.perf_counter() - begin
+    faults = wrong(reference, values, float64)
+    seen: dict[str, Any] = {"status": "fail_accuracy" if faults else "pass", "first": seconds}
+    if faults:
+        seen["why"] = f"{len(faults)} of {len(reference)} values: {faults[-1]}"
+    return seen
+
+
+def _timed(sides: dict[str, Side]) -> dict[str, float]:
+    """{side: median seconds of a call}, taken by turns."""
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    for side in sides.values():
+        side.run()
+    end = time.perf_counter() + TIMED_S
+    while min(map(len, taken.values())) < LEAST_CALLS or time.perf_counter() < end:
+        for name, side in sides.items():
+            begin = time.perf_counter()
+            side.run()
+            taken[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+
+
+def _graphs(graphs: Sequence[GraphInfo]) -> dict[str, Any]:
+    """Where the nodes of a compilation ran. left: [operator, reason, how many], most first."""
+    left: dict[tuple[str, str], int] = {}
+    for node in (node for graph in graphs for node in graph.eager):
+        key = (node.op, node.reason)
+        left[key] = left.get(key, 0) + 1
+    return {
+        "graphs": len(graphs),
+        "parts": sum(len(graph.parts) for graph in graphs),
+        "nodes": sum(graph.compute_nodes for graph in graphs),
+        "on_onnxruntime": sum(graph.onnxruntime_nodes for graph in graphs),
+        "work": sum(graph.work for graph in graphs),
+        "eager_work": sum(graph.work if graph.fallen_back else graph.eager_work for graph in graphs),
+        "left": [[op, why, count] for (op, why), count in sorted(left.items(), key=lambda one: -one[1])],
+    }
+
+
+def generated(subject: Subject) -> dict[str, Any]:
+    """Tokens of `generate()` with the model's forward compiled, against eager's."""
+    call = subject.generated
+    if call is None:
+        return {"status": "none"}
+
+    def tokens(compiled: bool) -> list[list[int]]:
+        module: Any = copy.deepcopy(subject.module).eval()
+        if compiled:
+            module.forward = torch.compile(module.forward, backend="rust_ort")
+        torch.manual_seed(SEED)
+        with torch.no_grad():
+            given: Any = module.generate(*copy.deepcopy(call.args), **copy.deepcopy(dict(call.kwargs)))
+        return [*(given if isinstance(given, Tensor) else given.sequences).tolist()]
+
+    try:
+        eager = tokens(False)
+    except Exception as error:
+        return {"status": "model_fail_to_load", "why": _words(error)}
+    torch.compiler.reset()
+    begin = time.perf_counter()
+    try:
+        ours = tokens(True)
+    except Exception as error:
+        return {"status": "fail_to_run", "why": _words(error)}
+    seconds = time.perf_counter() - begin
+    if ours != eager:
+        return {"status": "fail_accuracy", "why": f"{ours}, not {eager}", "first": seconds}
+    return {"status": "pass", "first": seconds}
+
+
+def _tool(subject: Subject, precision: str, walk: Callable[[tools.Examination, nn.Module, Call, Path], Any]) -> Values:
+    """What a walk through tools finds wrong."""
+    begin = time.perf_counter()
+    seen = tools.Examination(precision=precision)
+    with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
+        walk(seen, copy.deepcopy(subject.module), subject.trained or subject.evaluated, Path(folder))
+    for tool, what in seen.disagreements():
+        seen.fault(tool, what)
+    faults = [f"{fault.tool}: {_clipped(fault.what)}" for fault in seen.faults]
+    return {
+        "status": "fault" if faults else "pass", "why": "; ".join(faults[:KEPT_FAULTS]), "faults": len(faults),
+        "grave": sum(fault.is_grave for fault in seen.faults), "values": seen.n_values, "nodes": seen.n_nodes,
+        "seconds": time.perf_counter() - begin,
+    }  # fmt: skip
+
+
+def _half(subject: Subject, *, precision: str) -> Values:
+    """What the tools find wrong under autocast."""
+    dtype = HALF[precision]
+
+    def walk(seen: tools.Examination, model: nn.Module, call: Call, folder: Path) -> None:
+        tools.dump(seen, model, call, dtype, folder)
+        tools.nodes(seen, model, call, dtype)
+
+    return _tool(subject, precision, walk)
+
+
+HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+TASKS: dict[str, Callable[[Subject], dict[str, Any]]] = {
+    "eval": lambda subject: compared(subject, train=False, peers=PEERS[:1]),
+    "train": lambda subject: compared(subject, train=True, peers=PEERS[:1]),
+    "generate": generated,
+    "compare": lambda subject: _tool(subject, "float32", lambda seen, model, call, _: tools.compare(seen, model, call)),
+    "blame": lambda subject: _tool(
+        subject, "float32", lambda seen, model, call, folder: tools.blame(seen, model, call, None, folder)
+    ),
+    "explain": lambda subject: _tool(subject, "float32", lambda seen, model, call, _: tools.explain(seen, model, call)),
+    **{precision: functools.partial(_half, precision=precision) for precision in HALF},
+    "dynamic eval": lambda subject: compared(subject, train=False, peers=PEERS[:1], dynamic=True),
+    "dynamic train": lambda subject: compared(subject, train=True, peers=PEERS[:1], dynamic=True),
+    "inductor eval": lambda subject: compared(subject, train=False, peers=PEERS[1:]),
+    "inductor train": lambda subject: compared(subject, train=True, peers=PEERS[1:]),
+}  # fmt: skip
+"""{task: what it does}. eval and train: accuracy, graphs and time beside aot_eager; compare, blame, explain, bfloat16
+(autocast), float16: the tools that tests/measure/zoo/tools.py walks through, blame with every command on its dump."""
+TRAINS = frozenset({"train", "dynamic train", "inductor train"})
+
+
+def find(name: str) -> Model:
+    """Errors: KeyError for a name that nobody has."""
+    if name.startswith(graphnet.PREFIX):
+        return graphnet.model(name)
+    from measure.zoo.models import MODELS
+
+    return MODELS[name]
+
+
+def _words(error: BaseException) -> str:
+    return _clipped(f"{type(error).__name__}: {error}")
+
+
+def _clipped(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= KEPT_WORDS else f"{text[:KEPT_WORDS]} …"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[Any]:
+    """A stream for results; whatever else is printed goes to standard error."""
+    results = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    logging.getLogger("rust_ort").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+    yield results
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    from measure.home import spare_torchs_own_measuring
+
+    name, *wanted = sys.argv[1:] if arguments is None else arguments
+    spare_torchs_own_measuring()
+    with _quiet() as results:
+        # What is loaded and made once is not this model's.
+        for backend in ("rust_ort", *PEERS[:1]):
+            torch.compile(lambda x: (x * 2).sum(), backend=backend)(torch.ones(3, requires_grad=True)).backward()
+        torch.manual_seed(SEED)
+        try:
+            subject: Subject | str = find(name).build()
+        except Exception as error:
+            subject = _words(error)
+        for task in wanted:
+            torch.compiler.reset()
+            if isinstance(subject, str):
+                found = {"status": "model_fail_to_load", "why": subject}
+            elif task in TRAINS and subject.trained is None:
+                found = {"status": "none"}
+            else:
+                found = TASKS[task](subject)
+            results.write(json.dumps({"model": name, "task": task, **found}) + "\n")
+            results.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
