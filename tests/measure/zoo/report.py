@@ -206,10 +206,10 @@ def _share(found: Found) -> str:
     whole = sum(one["on_onnxruntime"] == one["nodes"] for one in made)
     if not shares:
         return ""
+    least, median = 100 * shares[0], 100 * statistics.median(shares)
     return (
-        f"{ours:,} of {nodes:,} nodes ({100 * ours / nodes:.1f} %) ran on ONNX Runtime; by work "
-        f"{100 * shares[0]:.0f} % in the model that leaves most to eager, {100 * statistics.median(shares):.1f} % in the "
-        f"median. {whole} of {len(made)} models leave nothing to eager."
+        f"{ours:,} of {nodes:,} nodes ({100 * ours / nodes:.1f} %) ran on ONNX Runtime; by work {least:.0f} % in the "
+        f"model that leaves most to eager, {median:.1f} % in the median. {whole} of {len(made)} models leave nothing to eager."
     )
 
 
