@@ -27,7 +27,7 @@ from measure.zoo.run import TASKS
 
 TASK_S = 600.0
 """A task that takes longer is a timeout."""
-MEMORY_MIB = 6 * 1024
+MEMORY_MIB = 8 * 1024
 """A process that takes more is ended: out of memory."""
 LOOKED_S = 1.0
 THIRD = ("float16", "dynamic eval", "dynamic train")

@@ -209,8 +209,8 @@ def _share(found: Found) -> str:
     least, median = 100 * shares[0], 100 * statistics.median(shares)
     return (
         f"{ours:,} of {nodes:,} nodes ({100 * ours / nodes:.1f} %) ran on ONNX Runtime; by work {least:.0f} % in the "
-        f"model that leaves most to eager, {median:.1f} % in the median. {whole} of {len(made)} models leave nothing to "
-        "eager."
+        f"model that leaves most to eager, {median:.1f} % in the median. {whole} of {len(made)} models leave nothing "
+        "to eager."
     )
 
 

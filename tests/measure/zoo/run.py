@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import gc
 import json
 import logging
 import os
@@ -29,8 +30,8 @@ from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.observe.verdicts import graph_breaks
 
 PEERS = ("aot_eager", "inductor")
-TIMED_S = 3.0
-"""Of calls of one mode, all sides together."""
+TIMED_S = 1.5
+"""Of calls of a backend and of eager together."""
 LEAST_CALLS = 3
 KEPT_FAULTS, KEPT_WORDS = 8, 400
 
@@ -126,7 +127,7 @@ def compared(subject: Subject, *, train: bool, peers: Sequence[str], dynamic: bo
     # Whoever compiles first pays for what torch keeps of a model's source: by turns.
     order = sorted(made, reverse=sum(map(ord, type(subject.module).__name__)) % 2 == 1)
     result: dict[str, Any] = {"float64": bool(float64)}
-    sides: dict[str, Side] = {}
+    eagers = []
     for name in order:
         torch.compiler.reset()
         breaks = graph_breaks()
@@ -134,17 +135,16 @@ def compared(subject: Subject, *, train: bool, peers: Sequence[str], dynamic: bo
         seen = result[name] = _judged(side, reference, float64)
         seen["breaks"] = sum((graph_breaks() - breaks).values())
         if "first" in seen:
-            sides[name] = side
+            seen["call"], seconds = _timed(side, eager)
+            # Of training the first value is of two steps.
+            seen["compile"] = max(seen["first"] - (2 if train else 1) * seen["call"], 0.0)
+            eagers.append(seconds)
+        del side
+        gc.collect()
     result["status"] = result["rust_ort"]["status"]
     result["why"] = result["rust_ort"].pop("why", "")
     result["rust_ort"] |= _graphs(backend.graphs)
-    sides["eager"] = eager
-    result["eager"] = {}
-    for name, seconds in _timed(sides).items():
-        result[name]["call"] = seconds
-        if "first" in result[name]:
-            # Of training the first value is of two steps.
-            result[name]["compile"] = max(result[name]["first"] - (2 if train else 1) * seconds, 0.0)
+    result["eager"] = {"call": statistics.median(eagers)} if eagers else {}
     return result
 
 
@@ -162,18 +162,18 @@ def _judged(side: Side, reference: Values, float64: Values) -> dict[str, Any]:
     return seen
 
 
-def _timed(sides: dict[str, Side]) -> dict[str, float]:
-    """{side: median seconds of a call}, taken by turns."""
-    taken: dict[str, list[float]] = {name: [] for name in sides}
-    for side in sides.values():
+def _timed(*sides: Side) -> list[float]:
+    """Median seconds of a call of each, taken by turns."""
+    taken: list[list[float]] = [[] for _ in sides]
+    for side in sides:
         side.run()
     end = time.perf_counter() + TIMED_S
-    while min(map(len, taken.values())) < LEAST_CALLS or time.perf_counter() < end:
-        for name, side in sides.items():
+    while len(taken[0]) < LEAST_CALLS or time.perf_counter() < end:
+        for side, seconds in zip(sides, taken, strict=True):
             begin = time.perf_counter()
             side.run()
-            taken[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+            seconds.append(time.perf_counter() - begin)
+    return [*map(statistics.median, taken)]
 
 
 def _graphs(graphs: Sequence[GraphInfo]) -> dict[str, Any]:
