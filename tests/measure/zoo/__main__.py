@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -25,6 +25,7 @@ from measure.home import home
 from measure.zoo import graphnet, report
 from measure.zoo.run import TASKS
 
+PROGRAM = (sys.executable, "-W", "ignore", "-m", "measure.zoo.run")
 TASK_S = 600.0
 """A task that takes longer is a timeout."""
 MEMORY_MIB = 8 * 1024
@@ -64,8 +65,14 @@ class Results:
 class Runner:
     """Runs tasks of one model after another in a process, and in another when that ends before it is through."""
 
-    def __init__(self, environment: dict[str, str], results: Results) -> None:
-        self._environment, self._results = environment, results
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        results: Results,
+        program: Sequence[str] = PROGRAM,
+        limit_s: float = TASK_S,
+    ) -> None:
+        self._environment, self._results, self._program, self._limit_s = environment, results, program, limit_s
 
     def run(self, model: str, tasks: Sequence[str]) -> None:
         left = list(tasks)
@@ -77,7 +84,7 @@ class Runner:
 
     def _process(self, model: str, left: list[str]) -> dict[str, Any]:
         """Takes from `left` what is through; how the process ended where something is left."""
-        command = [sys.executable, "-W", "ignore", "-m", "measure.zoo.run", model, *left]
+        command = [*self._program, model, *left]
         with subprocess.Popen(
             command, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             start_new_session=True, text=True, bufsize=1,
@@ -96,16 +103,16 @@ class Runner:
                     since = time.monotonic()
                     if not left:
                         return {}
-                over = _over(process.pid, time.monotonic() - since)
+                over = _over(process.pid, time.monotonic() - since, self._limit_s)
                 if over:
                     os.killpg(process.pid, signal.SIGKILL)
                     return over
 
 
-def _over(pid: int, seconds: float) -> dict[str, Any]:
+def _over(pid: int, seconds: float, limit_s: float) -> dict[str, Any]:
     """What of its bounds a process is over; {} for nothing."""
-    if seconds > TASK_S:
-        return {"status": "timeout", "why": f"no result within {TASK_S:.0f} s"}
+    if seconds > limit_s:
+        return {"status": "timeout", "why": f"no result within {limit_s:.0f} s"}
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError):

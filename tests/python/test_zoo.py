@@ -1,0 +1,173 @@
+"""The zoo's judge tells right from wrong, its runner bounds each model, and its report leaves nothing out."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from measure.zoo import report
+from measure.zoo.__main__ import Results, Runner, wanted
+from measure.zoo.judge import leaves, wrong
+from measure.zoo.model import default_loss
+
+EXACT = torch.linspace(-3.0, 3.0, 1000, dtype=torch.float64)
+EAGER = (EXACT * (1 + 1e-6 * torch.cos(1e3 * EXACT))).float()
+"""What eager's rounding made of it."""
+
+
+def judged(candidate: Any, *, eager: Any = EAGER, float64: Any = EXACT) -> list[str]:
+    return wrong({"output": eager}, {"output": candidate}, {} if float64 is None else {"output": float64})
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [EAGER, EXACT.float(), (EXACT * (1 + 2e-6 * torch.sin(1e3 * EXACT))).float(), (EXACT * (1 + 9e-6)).float()],
+    ids=["eager's own", "closer than eager", "as far as eager", "within what is always allowed"],
+)
+def test_what_is_as_right_as_eager_is_right(candidate: torch.Tensor) -> None:
+    assert judged(candidate) == []
+
+
+@pytest.mark.parametrize(
+    ("candidate", "said"),
+    [
+        ((EXACT * (1 + 3e-5)).float(), "from float64"),
+        (EXACT, "torch.float64 [1000], not torch.float32 [1000]"),
+        (EAGER[:999], "[999], not"),
+        (torch.where(EXACT > 2.9, torch.nan, EXACT).float(), "NaN or infinite elsewhere"),
+        (torch.where(EXACT > 2.9, torch.inf, EXACT).float(), "NaN or infinite elsewhere"),
+        (torch.zeros_like(EAGER), "from float64"),
+        (-EAGER, "from float64"),
+    ],
+    ids=["off", "dtype", "shape", "NaN", "infinite", "zeros", "sign"],
+)
+def test_what_is_not_is_wrong(candidate: torch.Tensor, said: str) -> None:
+    (fault,) = judged(candidate)
+    assert said in fault, fault
+
+
+def test_one_of_a_thousand_numbers_is_enough() -> None:
+    candidate = EAGER.clone()
+    candidate[7] *= 1.1
+    assert judged(candidate)
+
+
+def test_without_float64_eager_is_what_is_right() -> None:
+    assert judged((EXACT * (1 + 5e-5)).float(), float64=None) == []
+    assert "from eager" in judged((EXACT * (1 + 5e-4)).float(), float64=None)[0]
+
+
+def test_a_float64_run_that_drew_other_numbers_is_not_believed() -> None:
+    other = EXACT.flip(0)
+    assert judged(EAGER, float64=other) == []
+    assert "from eager" in judged(other.float(), float64=other)[0]
+
+
+def test_gradients_that_are_zero_but_for_rounding_are_right() -> None:
+    eager, candidate = (torch.randn(64) * 1e-8 for _ in range(2))
+    assert judged(candidate, eager=eager, float64=torch.zeros(64, dtype=torch.float64)) == []
+
+
+def test_integers_booleans_and_numbers_are_equal_or_wrong() -> None:
+    whole = torch.arange(6)
+    assert judged(whole, eager=whole, float64=None) == []
+    assert "1 of 6 differ" in judged(whole.clone().index_fill_(0, torch.tensor([3]), 9), eager=whole, float64=None)[0]
+    assert judged(3, eager=3, float64=None) == [] and judged(4, eager=3, float64=None)
+    assert judged(float("nan"), eager=float("nan"), float64=None) == []
+
+
+def test_a_value_that_one_side_alone_has_is_wrong() -> None:
+    assert "only eager" in wrong({"a": 1}, {}, {})[0] and "only the backend" in wrong({}, {"a": 1}, {})[0]
+
+
+def test_leaves_are_looked_for_in_whatever_a_model_gives() -> None:
+    class Cache:
+        def __init__(self) -> None:
+            self.layers = [{"keys": torch.ones(2)}]
+
+    given = {"logits": torch.ones(3), "past": Cache(), "none": None, "pair": (1, torch.ones(1))}
+    assert [name for name, _ in leaves(given)] == [
+        "output.logits", "output.past.layers[0].keys", "output.pair[0]", "output.pair[1]",
+    ]  # fmt: skip
+
+
+def test_the_loss_is_the_models_or_is_made_of_what_it_gives() -> None:
+    x = torch.ones(4, requires_grad=True)
+    assert default_loss({"loss_a": x.sum(), "loss_b": x.sum()}).item() == 8.0
+    assert default_loss((x, [2 * x])).item() == 5.0
+
+
+PROGRAM = """
+import json, sys, time
+model, *tasks = sys.argv[1:]
+for task in tasks:
+    if model == "hangs" and task == "b": time.sleep(600)
+    if model == "dies" and task == "b": sys.exit(7)
+    if model == "grows" and task == "b":
+        kept = bytearray(64 << 20); time.sleep(600)
+    print(json.dumps({"model": model, "task": task, "status": "pass"}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "why"),
+    [("well", "pass", None), ("hangs", "timeout", "within 2 s"), ("dies", "fail_to_run", "exit code 7")],
+)
+def test_a_model_that_hangs_or_dies_costs_its_task_alone(
+    model: str, status: str, why: str | None, tmp_path: Path
+) -> None:
+    results = Results.read(tmp_path / "zoo.json")
+    Runner(os.environ, results, (sys.executable, "-c", PROGRAM), limit_s=2.0).run(model, ["a", "b", "c"])
+    found = json.loads((tmp_path / "zoo.json").read_text())[model]
+    assert [found[task]["status"] for task in "abc"] == ["pass", status, "pass"]
+    assert why is None or why in found["b"]["why"]
+
+
+def test_a_model_that_takes_too_much_memory_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("measure.zoo.__main__.MEMORY_MIB", 48)
+    results = Results.read(None)
+    Runner(os.environ, results, (sys.executable, "-c", PROGRAM), limit_s=60.0).run("grows", ["a", "b"])
+    assert results.found["grows"]["b"]["status"] == "OOM"
+
+
+def test_every_third_model_has_the_rare_tasks() -> None:
+    given = wanted("abcd", ["*"], ["eval", "float16", "train"], ["train"])
+    assert given == {"a": ["eval", "float16", "train"], "b": ["eval"], "c": ["eval"], "d": ["eval", "float16", "train"]}
+    assert [*wanted("abcd", ["b*", "c"], ["eval"], [])] == ["b", "c"]
+
+
+def seen(status: str, peer: str = "pass", call: float = 0.1) -> dict[str, Any]:
+    ours = {
+        "status": status, "first": 9.0, "call": call, "compile": 8.0, "nodes": 10, "on_onnxruntime": 9, "work": 100.0,
+        "eager_work": 25.0, "left": [["aten.x.default", "why", 1]], "graphs": 1, "breaks": 0,
+    }  # fmt: skip
+    other = {"status": peer, "first": 5.0, "call": 0.1, "compile": 2.0}
+    why = "" if status == "pass" else "|what|"
+    return {"status": status, "why": why, "rust_ort": ours, "aot_eager": other, "eager": {"call": 0.05}}
+
+
+def test_the_report_names_each_fault_and_each_that_is_slow() -> None:
+    found = {
+        "good": {"eval": seen("pass", call=0.04)}, "bad": {"eval": seen("fail_accuracy")},
+        "theirs": {"eval": seen("fail_to_run", peer="fail_to_run")}, "tool": {"blame": {"status": "fault", "why": "x"}},
+    }  # fmt: skip
+    assert {(model, task) for model, task, _ in report.faults(found)} == {
+        ("bad", "eval"), ("theirs", "eval"), ("tool", "blame"),
+    }  # fmt: skip
+    assert report.is_wrong(found)
+    assert not report.is_wrong({name: found[name] for name in ("good", "theirs")})
+    assert report.is_wrong({"tool": found["tool"]})
+    slow = {model: said for model, _, said in report.slow(found)}
+    assert slow == {"good": "compiles 4.0 times as long as aot_eager's 2.0 s"} | {
+        model: "compiles 4.0 times as long as aot_eager's 2.0 s" for model in ("bad", "theirs")
+    }
+    assert ("bad", "eval", "2.0 times eager's 50.0 ms") in report.slow(found)
+    totals = report.totals(found)
+    assert "| eval | 3 | 1 | 1 fail_accuracy, 1 fail_to_run | 1 |" in totals, totals
+    assert json.loads(report.as_json(found)) == found
