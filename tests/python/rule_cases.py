@@ -187,7 +187,9 @@ CASES: dict[str, Case] = {
     ),
     "aten.scatter": case(lambda x: torch.zeros(()).scatter(0, torch.tensor(0), x), torch.tensor(2.0)),
     "aten.scatter_add": case(lambda x: torch.zeros(()).scatter_add(0, torch.tensor(0), x), torch.tensor(2.0)),
-    "aten.scatter_reduce": case(lambda x: torch.zeros(4).scatter_reduce(0, IDS, x, "mean"), torch.ones(5)),
+    "aten.scatter_reduce": case(
+        lambda x: torch.zeros(4, dtype=torch.bool).scatter_reduce(0, IDS, x, "amax"), torch.ones(5, dtype=torch.bool)
+    ),
     **{
         f"aten.{name}": case(function, MATRIX.half())
         for name, function in {
@@ -200,6 +202,7 @@ CASES: dict[str, Case] = {
             "scatter.reduce": lambda x: x.detach().scatter(0, IDS[:4].reshape(2, 2), x.detach(), reduce="add"),
             "scatter.value_reduce": lambda x: x.detach().scatter(0, IDS[:, None], 2.0, reduce="multiply"),
             "scatter_add.default": lambda x: torch.gather(x, 0, IDS[:, None]),
+            "index_reduce.default": lambda x: x.detach().index_reduce(0, IDS, x.detach()[:5], "amax"),
             "scatter_reduce.two": lambda x: x.detach().scatter_reduce(0, IDS[:, None], x.detach(), "prod"),
         }.items()
     },
@@ -413,7 +416,8 @@ CASES: dict[str, Case] = {
     "aten.mean.default": case(torch.mean, LONG[: 2**20]),
     "aten.mean.dim": case(lambda x: torch.mean(x, 0, dtype=torch.float32), IDS),
     "aten.nonzero.default": case(lambda x: torch.nonzero(torch.tensor(1.75) + 1).sum() + x, X),
-    "aten.prod": case(lambda x: torch.prod(x, 0), LARGE[:3]),
+    "aten.prod": case(lambda x: torch.prod(torch.cat([x, x.new_ones(62)]), 0), LARGE[:3]),
+    "aten.prod.default": case(torch.prod, LARGE[:3]),
     "aten.sum.default": case(torch.sum, LARGE**2 + LARGE),
     "aten.sum.dim_IntList": case(lambda x: torch.sum(x, 0), LARGE**2 + LARGE),
     # resize
@@ -465,7 +469,7 @@ CASES: dict[str, Case] = {
     "aten.roll.default": Case(lambda x: x.detach().roll(2, 3), (CHANNELS_LAST,), strides=True),
     "aten.all.dim": case(lambda x: torch.all(x.detach(), 0), torch.tensor(2.0)),
     "aten.any.dim": case(lambda x: torch.any(x.detach(), 0), torch.tensor(2.0)),
-    "aten.prod.dim_int": case(lambda x: torch.prod(x, 0), torch.tensor(2.0)),
+    "aten.prod.dim_int": case(lambda x: torch.prod(x, 0), LARGE[:3]),
     "aten.flip.default": case(lambda x: torch.flip(x, (0,)), torch.tensor(2.0)),
     "aten.all.dims": case(lambda x: torch.all(x, ()), ROWS[:2]),
     "aten.any.dims": case(lambda x: torch.any(x, (), keepdim=True), MATRIX[:, :1] - MATRIX[0, 0]),

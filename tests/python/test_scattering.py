@@ -122,3 +122,53 @@ def test_index_put_adds_where_a_mask_says(dtype: torch.dtype) -> None:
     compiled = torch.compile(lambda x: aten.index_put(x, [mask], values, True), backend="rust_ort", dynamic=False)
     torch.testing.assert_close(compiled(into), aten.index_put(into, [mask], values, True))
     assert [graph.eager for graph in rust_ort.graphs()[known:]] == [[]]
+
+
+REDUCED = ("sum", "prod", "mean", "amax", "amin")
+TO = torch.tensor([0, 2, 2, 1, 0, 2])
+
+
+def reduced_values(dtype: torch.dtype, *, special: bool) -> tuple[Tensor, Tensor]:
+    """[4, 3] and what is brought to its first three rows. special: with NaN and infinities."""
+    torch.manual_seed(0)
+    into, source = torch.randn(4, 3) * 4, torch.randn(6, 3) * 4
+    if special:
+        source[0, 0], source[1, 1], source[2, 1] = math.nan, math.inf, -math.inf
+        into[3, 2], into[0, 1], source[0, 2], source[4, 2] = math.nan, -math.inf, -math.inf, -math.inf
+    return into.to(dtype), source.to(dtype)
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduce", REDUCED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64], ids=str)
+def test_whatever_is_reduced_at_a_place_runs_on_onnxruntime(
+    dtype: torch.dtype, reduce: str, include_self: bool
+) -> None:
+    """Extremes of NaN and infinities, means of whole numbers, places that nothing comes to."""
+    values = reduced_values(dtype, special=dtype.is_floating_point and reduce in ("amax", "amin"))
+
+    def function(into: Tensor, source: Tensor) -> tuple[Tensor, ...]:
+        places = TO[:, None].expand(source.shape)
+        made = into.scatter_reduce(0, places, source, reduce, include_self=include_self)
+        if reduce == "sum":
+            return (made,)
+        return made, into.index_reduce(0, TO, source, reduce, include_self=include_self)
+
+    backend = rust_ort.backend()
+    given = torch.compile(function, backend=backend)(*values)
+    torch.testing.assert_close(given, function(*values), equal_nan=True)
+    (graph,) = backend.graphs
+    assert not graph.eager, graph.eager
+
+
+@pytest.mark.parametrize("reduce", ["mean", "amax", "amin", "prod"])
+def test_gradients_of_what_is_reduced_are_eagers(reduce: str) -> None:
+    def run(function: Callable[..., Tensor]) -> list[Tensor]:
+        into, source = (tensor.requires_grad_() for tensor in reduced_values(torch.float32, special=False))
+        function(into, source).square().sum().backward()
+        return [tensor.grad for tensor in (into, source) if tensor.grad is not None]
+
+    def function(into: Tensor, source: Tensor) -> Tensor:
+        return into.scatter_reduce(0, TO[:, None].expand(source.shape), source, reduce, include_self=False)
+
+    torch.testing.assert_close(run(torch.compile(function, backend=rust_ort.backend())), run(function))

@@ -25,6 +25,33 @@ in_eager(
     upstream="onnxruntime",
     when=integral_result,
 )
+MULTIPLIED = 64
+"""As many whole numbers are multiplied one with the other."""
+
+
+@decomposed(
+    "aten.prod.default", "aten.prod.dim_int", why="ONNX Runtime computes products of integers in floating point",
+    upstream="onnxruntime",
+)  # fmt: skip
+def prod(self: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    """Few whole numbers by halves; a tensor of rank 0 by a dimension of one element."""
+    if dim is not None and not self.dim():
+        return aten.prod.dim_int(self.unsqueeze(0), 0, dtype=dtype)
+    made = torch.int64 if dtype is None and not self.dtype.is_floating_point else dtype or self.dtype
+    line = self.reshape(-1) if dim is None else self
+    axis = dim or 0
+    if made.is_floating_point or made.is_complex or self.is_complex() or made is torch.bool or not line.dim():
+        return NotImplemented
+    length = line.shape[axis]
+    if not isinstance(length, int) or not 0 < length <= MULTIPLIED:
+        return NotImplemented
+    rows = list(line.to(made).unbind(axis))
+    while len(rows) > 1:
+        odd = rows[len(rows) & ~1 :]
+        rows = [first * second for first, second in zip(rows[::2], rows[1::2], strict=False)] + odd
+    return rows[0].unsqueeze(axis) if keepdim else rows[0]
+
+
 in_eager("aten.logcumsumexp", why="torchlib's logcumsumexp underflows far below the largest element")
 
 
@@ -173,7 +200,7 @@ def _of_one_element(operator: Any) -> Callable[..., Any]:
     return function
 
 
-for _name in ("all.dim", "any.dim", "prod.dim_int"):
+for _name in ("all.dim", "any.dim"):
     _packet, _, _overload = _name.partition(".")
     decomposed(f"aten.{_name}", why=RANK_0)(_of_one_element(getattr(getattr(aten, _packet), _overload)))
 

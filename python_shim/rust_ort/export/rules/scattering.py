@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from rust_ort.export.rules.indexing import NEGATIVE, in_range, long_indices, of_rank_1
-from rust_ort.export.rules.nodes import argument, dtype, floating, of_rank_0
+from rust_ort.export.rules.nodes import argument, dtype, of_rank_0
 from rust_ort.export.rules.promotion import is_half, widened
 from rust_ort.export.rules.registry import decomposed, in_eager, op, translated
 from rust_ort.export.rules.sizes import steps
@@ -27,17 +28,16 @@ in_eager(
 )
 
 
-def _badly_reduced(node: fx.Node) -> bool:
-    reduce = argument(node, "reduce")
-    if reduce in ("amax", "amin"):
-        return of_rank_0(node) or floating(node) or dtype(node) is torch.bool
-    return of_rank_0(node) or reduce == "mean"
+def _not_reduced(node: fx.Node) -> bool:
+    return of_rank_0(node) or dtype(node) is torch.bool
 
 
 in_eager(
     "aten.scatter_reduce",
-    why="torchlib's scatter_reduce is wrong for means and for extremes of NaN and infinities; it takes no rank 0",
-    when=_badly_reduced,
+    why="ONNX Runtime reduces nothing of rank 0, and no booleans",
+    upstream="onnxruntime",
+    silent=False,
+    when=_not_reduced,
 )
 
 UPDATES = "ONNX's updates have the shape of the indices, torch's source may be larger; no kernel adds half precision"
@@ -62,11 +62,32 @@ def scatter_add(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
 def scatter_reduce(
     self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """In float32, rounded once, with as much of the source as there are indices."""
-    if reduce == "mean" or (_fits(src, index) and (not is_half(self) or reduce in ("amax", "amin"))):
+    """In float32, rounded once, with as much of the source as there are indices; a mean as its sum and its count."""
+    source = _cut(src, index)
+    if reduce == "mean" and self.dim():
+        total = aten.scatter_reduce.two(self, dim, index, source, "sum", include_self=include_self)
+        counted = widened(self) if self.is_floating_point() else self
+        alone = torch.ones_like(counted) if include_self else torch.zeros_like(counted)
+        ones = torch.ones(index.shape, dtype=counted.dtype, device=counted.device)
+        count = aten.scatter_add.default(alone, dim, index, ones).clamp(min=1).to(self.dtype)
+        return total / count if self.is_floating_point() else torch.div(total, count, rounding_mode="floor")
+    if reduce == "mean" or (_fits(src, index) and not is_half(self)):
         return NotImplemented
-    total, source = widened(self), widened(_cut(src, index))
-    return aten.scatter_reduce.two(total, dim, index, source, reduce, include_self=include_self).to(self.dtype)
+    total = aten.scatter_reduce.two(widened(self), dim, index, widened(source), reduce, include_self=include_self)
+    return total.to(self.dtype)
+
+
+@decomposed("aten.index_reduce.default", why="torchlib has no form")
+def index_reduce(
+    self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Any:
+    """scatter_reduce, with the index repeated for every element of a slice."""
+    if not self.dim():
+        return NotImplemented
+    view = [1] * source.dim()
+    view[dim] = -1
+    places = index.to(torch.int64).reshape(view).expand(source.shape)
+    return aten.scatter_reduce.two(self, dim, places, source, reduce, include_self=include_self)
 
 
 @translated("aten.scatter.src", why=NEGATIVE, silent=True)
@@ -87,10 +108,33 @@ def onnx_scatter_value(self: Any, dim: int, index: Any, value: float) -> Any:
 
 @translated("aten.scatter_reduce.two", why=NEGATIVE, silent=True)
 def onnx_scatter_reduce(self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True) -> Any:
-    """torchlib's."""
+    """torchlib's but for extremes in floating point, which it has wrong for NaN and infinities."""
     from onnxscript.function_libs.torch_lib.ops import core
 
-    return core.aten_scatter_reduce(self, dim, in_range(of_rank_1(index)), of_rank_1(src), reduce, include_self)
+    index, source = in_range(of_rank_1(index)), of_rank_1(src)
+    if reduce in EXTREMES and self.dtype.is_floating_point():
+        return _extreme(self, dim, index, source, reduce, include_self)
+    return core.aten_scatter_reduce(self, dim, index, source, reduce, include_self)
+
+
+EXTREMES = {"amax": ("max", -math.inf), "amin": ("min", math.inf)}
+"""{torch's reduction: (ONNX's, what anything is more extreme than)}."""
+
+
+def _extreme(self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool) -> Any:
+    """ScatterElements of what is a number; NaN where any of what comes to a place is NaN."""
+    from onnxscript import ir
+
+    reduction, least = EXTREMES[reduce]
+    low, nan = (op.Constant(value=ir.tensor(value, dtype=self.dtype)) for value in (least, math.nan))
+    if not include_self:
+        everywhere = op.Expand(low, op.Shape(source))
+        self = op.ScatterElements(self, index, everywhere, axis=dim)
+    numbers = [op.Where(op.IsNaN(value), low, value) for value in (self, source)]
+    most = op.ScatterElements(numbers[0], index, numbers[1], axis=dim, reduction=reduction)
+    nans = [op.Cast(op.IsNaN(value), to=ir.DataType.INT32) for value in (self, source)]
+    count = op.ScatterElements(nans[0], index, nans[1], axis=dim, reduction="max")
+    return op.Where(op.Cast(count, to=ir.DataType.BOOL), nan, most)
 
 
 @translated("aten.scatter_add.default", why=NEGATIVE, silent=True)
