@@ -74,6 +74,14 @@ def test_gradients_that_are_zero_but_for_rounding_are_right() -> None:
     assert judged(candidate, eager=eager, float64=torch.zeros(64, dtype=torch.float64)) == []
 
 
+def test_a_value_that_rounding_takes_further_than_eager_shows_is_right() -> None:
+    lucky, candidate = EXACT.float(), (EXACT * (1 + 3e-5)).float()
+    moved = [{"output": (EXACT * (1 + by)).float()} for by in (2e-6, -1.5e-5)]
+    given = ({"output": lucky}, {"output": candidate}, {"output": EXACT})
+    assert wrong(*given) and not wrong(*given, moved)
+    assert wrong({"output": lucky}, {"output": (EXACT * 1.001).float()}, {"output": EXACT}, moved)
+
+
 def test_integers_booleans_and_numbers_are_equal_or_wrong() -> None:
     whole = torch.arange(6)
     assert judged(whole, eager=whole, float64=None) == []

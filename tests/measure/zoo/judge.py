@@ -3,7 +3,7 @@ benchmarks judge: by the distance of both from float64."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,9 @@ WITHOUT_FLOAT64 = 10.0
 UNLIKE = 0.05
 """Of its root mean square eager may be away from float64; beyond it the float64 run computed something else, as where
 other random numbers were drawn."""
+
+Values = Mapping[str, Any]
+"""{name: tensor or number}."""
 
 
 def leaves(value: Any, name: str = "output") -> Iterator[tuple[str, Any]]:
@@ -36,21 +39,21 @@ def leaves(value: Any, name: str = "output") -> Iterator[tuple[str, Any]]:
             yield from leaves(one, f"{name}.{key}")
 
 
-def wrong(eager: Mapping[str, Any], candidate: Mapping[str, Any], float64: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a candidate's values, worst last; nothing where it is right. float64: of the values that a
-    float64 run has; {} without one."""
+def wrong(eager: Values, candidate: Values, float64: Values, moved: Sequence[Values] = ()) -> list[str]:
+    """What is wrong with a candidate's values; nothing where it is right. float64: of the values that a float64 run
+    has; {} without one. moved: of eager's runs from parameters that were moved by a rounding: eager may be lucky."""
     said = []
     for name in [*eager, *(name for name in candidate if name not in eager)]:
         if name not in candidate or name not in eager:
             said.append(f"{name}: only {'eager' if name in eager else 'the backend'} has it")
             continue
-        why = _wrong(eager[name], candidate[name], float64.get(name))
+        why = _wrong(eager[name], candidate[name], float64.get(name), [one.get(name) for one in moved])
         if why:
             said.append(f"{name}: {why}")
     return said
 
 
-def _wrong(eager: Any, candidate: Any, float64: Any) -> str:
+def _wrong(eager: Any, candidate: Any, float64: Any, moved: Sequence[Any]) -> str:
     if not isinstance(eager, Tensor) or not isinstance(candidate, Tensor):
         return "" if eager == candidate or (eager != eager and candidate != candidate) else f"{candidate}, not {eager}"
     if eager.dtype != candidate.dtype or eager.shape != candidate.shape:
@@ -74,6 +77,9 @@ def _wrong(eager: Any, candidate: Any, float64: Any) -> str:
     known = exact is not reference and bool(exact.isfinite().all()) and eagers <= UNLIKE * scale + ABSOLUTE
     if not known:
         exact, scale, eagers = reference, _rms(reference), 0.0
+    for one in moved:
+        if isinstance(one, Tensor) and one.shape == eager.shape:
+            eagers = max(eagers, _rms(_real(one)[finite].nan_to_num() - exact))
     allowed = (RELATIVE * scale + ABSOLUTE) * (1.0 if known else WITHOUT_FLOAT64)
     allowed += (TIMES if reference.numel() > FEW else FEW_TIMES) * eagers
     error = _rms(given - exact)

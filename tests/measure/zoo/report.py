@@ -51,7 +51,8 @@ What is done with each:
 JUDGED = f"""\
 eval, train and dynamic are judged without this project's own comparison, as PyTorch's benchmarks judge: each value may
 be {TIMES:.0f} times as far from float64 as eager is ({FEW_TIMES:.0f} times where it has at most {FEW} numbers), by root
-mean square, and {RELATIVE:.0e} of itself and {ABSOLUTE:.0e} more; where the model does not run in float64, ten times
+mean square (where it is further, eager runs from parameters that are moved by a rounding, three times: so far),
+and {RELATIVE:.0e} of itself and {ABSOLUTE:.0e} more; where the model does not run in float64, ten times
 the last two from eager. Integers and shapes are equal. The words are those of PyTorch's `benchmarks/dynamo`: pass,
 fail_accuracy, fail_to_run, eager_two_runs_differ, model_fail_to_load, timeout, OOM. aot_eager runs beside rust_ort, so
 that what is torch's own is told. Work is an estimate of floating-point operations, and of bytes where an operator has
