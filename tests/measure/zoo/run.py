@@ -10,6 +10,7 @@ import gc
 import json
 import logging
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 
@@ -38,6 +40,13 @@ MOVED = 3
 KEPT_FAULTS, KEPT_WORDS = 8, 400
 
 Values = dict[str, Any]
+
+
+def _seeded(seed: int) -> None:
+    """Models draw by each of these."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed(seed)
 
 
 class Side:
@@ -66,7 +75,7 @@ class Side:
     def values(self) -> Values:
         """What a first call leaves: outputs; or of two training steps both losses, and the gradients and buffers after
         the first. A loss that does not know what the optimizer did is wrong in the second."""
-        torch.manual_seed(SEED)
+        _seeded(SEED)
         found = dict(leaves(self.run(), "loss" if self.train else "output"))
         if self.train:
             for name, parameter in self.module.named_parameters():
@@ -74,7 +83,7 @@ class Side:
                     found[f"grad of {name}"] = parameter.grad.detach().clone()
             for name, buffer in self.module.named_buffers():
                 found[f"buffer {name}"] = buffer.detach().clone()
-            torch.manual_seed(SEED + 1)
+            _seeded(SEED + 1)
             found |= leaves(self.run(), "loss of the second step")
         return {name: one.detach().clone() if isinstance(one, Tensor) else one for name, one in found.items()}
 
@@ -226,7 +235,7 @@ def generated(subject: Subject) -> dict[str, Any]:
         module: Any = copy.deepcopy(subject.module).eval()
         if compiled:
             module.forward = torch.compile(module.forward, backend="rust_ort")
-        torch.manual_seed(SEED)
+        _seeded(SEED)
         with torch.no_grad():
             given: Any = module.generate(*copy.deepcopy(call.args), **copy.deepcopy(dict(call.kwargs)))
         return [*(given if isinstance(given, Tensor) else given.sequences).tolist()]
@@ -333,7 +342,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What is loaded and made once is not this model's.
         for backend in ("rust_ort", *PEERS[:1]):
             torch.compile(lambda x: (x * 2).sum(), backend=backend)(torch.ones(3, requires_grad=True)).backward()
-        torch.manual_seed(SEED)
+        _seeded(SEED)
         try:
             subject: Subject | str = find(name).build()
         except Exception as error:
