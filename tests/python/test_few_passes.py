@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import onnx
 import pytest
@@ -11,6 +14,8 @@ import torch
 from support import FakeClient
 from torch import Tensor, nn
 from torch.nn import functional
+
+import rust_ort
 
 SPECIAL = torch.tensor(
     [
@@ -122,3 +127,36 @@ def test_hard_activations_are_eagers_at_their_bounds(name: str, dtype: torch.dty
     made, expected = torch.compile(function, backend="rust_ort")(x), function(x)
     torch.testing.assert_close(made, expected, rtol=1e-7, atol=0, equal_nan=True)
     assert torch.equal(torch.signbit(made)[expected == 0], torch.signbit(expected)[expected == 0])
+
+
+def test_batch_norm_in_training_is_one_node_each_way(client: FakeClient) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3), nn.BatchNorm2d(2))
+    backend = rust_ort.backend()
+    torch.compile(model, backend=backend)(torch.randn(2, 3, 12, 12)).square().sum().backward()
+    forward, backward = ([*graph.operators.values()] for graph in backend.graphs)
+    assert forward.count("aten._native_batch_norm_legit_functional.default") == 2
+    assert backward.count("aten.native_batch_norm_backward.default") == 2
+    assert backward.count("aten.convolution_backward.default") == 2
+    assert len(forward) + len(backward) < 30, (forward, backward)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dims", [0, 1, 2, 3])
+def test_batch_norm_in_training_is_eagers(dims: int, dynamic: bool, affine: bool) -> None:
+    """Outputs, statistics that run, every gradient; NaN in one channel stays there."""
+    torch.manual_seed(0)
+    kind: Any = nn.BatchNorm1d if dims < 2 else {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}[dims]
+    eager = kind(3, eps=1e-3, momentum=0.3, affine=affine)
+    ours = copy.deepcopy(eager)
+    x = torch.randn(6, 3, *[5] * dims) * 3 + 2
+    x[1, 2] = math.nan
+
+    def run(module: nn.Module, called: Callable[..., Tensor]) -> list[Any]:
+        given = x.clone().requires_grad_()
+        out = called(given)
+        (out * torch.arange(out.numel()).view(out.shape)).sum().backward()
+        return [out, given.grad, *(p.grad for p in module.parameters()), *module.buffers()]
+
+    compiled = torch.compile(ours, backend=rust_ort.backend(), dynamic=dynamic)
+    torch.testing.assert_close(run(ours, compiled), run(eager, eager), equal_nan=True, rtol=1e-4, atol=1e-4)

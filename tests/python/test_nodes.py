@@ -470,3 +470,13 @@ def test_a_language_model_as_its_class_makes_it_is_compared_node_by_node(family:
         backend = language_models.compare_nodes(model, training=training)
         assert len(matched(backend.graphs)) > (150 if training else 50)
         backend.report().check()
+
+
+def test_a_mean_that_cancels_in_one_node_accuses_nobody() -> None:
+    """Of what batch norm gives, the next one's mean is zero but for rounding, and so are gradients behind it."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.BatchNorm2d(8), torch.nn.BatchNorm2d(8), torch.nn.BatchNorm2d(8))
+    report = rust_ort.compare(model, torch.randn(4, 8, 7, 7), options={"compare": "nodes"})
+    assert report.ok, report
+    norms = [node for _, node in report.nodes if "batch_norm" in node.op]
+    assert len(norms) > 10 and all(node.local.is_pass for node in norms), [str(node) for node in norms]

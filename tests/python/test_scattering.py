@@ -172,3 +172,41 @@ def test_gradients_of_what_is_reduced_are_eagers(reduce: str) -> None:
         return into.scatter_reduce(0, TO[:, None].expand(source.shape), source, reduce, include_self=False)
 
     torch.testing.assert_close(run(torch.compile(function, backend=rust_ort.backend())), run(function))
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (5, 2, 3), (5, 1, 2, 2)], ids=str)
+def test_slices_named_by_one_number_each_are_rows(shape: tuple[int, ...]) -> None:
+    """As graph networks write it: an index for each element, all of a slice alike. Zeros, and what is no zero."""
+    torch.manual_seed(0)
+    to = torch.tensor([4, 0, 0, 2, 4, 4, 1])
+    source = torch.randn(7, *shape[1:])
+    source[2] = math.nan
+    into = torch.randn(shape)
+
+    def function(into: Tensor, source: Tensor, to: Tensor) -> tuple[Tensor, ...]:
+        places = to.view(-1, *[1] * (source.dim() - 1)).expand_as(source)
+        zeros = source.new_zeros(into.shape)
+        return (
+            zeros.scatter_add(0, places, source),
+            into.scatter_add(0, places, source),
+            zeros.scatter_reduce(0, places, source, "amax", include_self=False),
+            into.scatter_reduce(0, places, source, "amin", include_self=True),
+            into.gather(0, places),
+        )
+
+    backend = rust_ort.backend()
+    given = torch.compile(function, backend=backend)(into, source, to)
+    torch.testing.assert_close(given, function(into, source, to), equal_nan=True)
+    assert not backend.graphs[0].eager
+
+
+def test_an_index_beyond_the_rows_is_refused_as_eager_refuses_it() -> None:
+    def function(source: Tensor, to: Tensor) -> Tensor:
+        return source.new_zeros(3, 2, 2).scatter_add(0, to.view(-1, 1, 1).expand_as(source), source)
+
+    compiled = torch.compile(function, backend=rust_ort.backend())
+    source = torch.ones(2, 2, 2)
+    torch.testing.assert_close(compiled(source, torch.tensor([0, 2])), function(source, torch.tensor([0, 2])))
+    for far in (3, -1):
+        with pytest.raises(Exception, match="must be within"):
+            compiled(source, torch.tensor([0, far]))

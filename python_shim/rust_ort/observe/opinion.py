@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from rust_ort.observe.products import Product, to_look_at
-from rust_ort.observe.sums import added_up, element_by_element
+from rust_ort.observe.sums import added_up, element_by_element, parts_added_up
 from rust_ort.torch_private import pytree
 
 log = logging.getLogger("rust_ort")
@@ -65,6 +65,8 @@ class Opinions:
         try:
             made = target(*args, **kwargs)
             added = added_up(target, args, kwargs)
+            if added is None:
+                added = parts_added_up(target, args, kwargs)
             return made, element_by_element(target, args, kwargs, made) if added is None else added
         except (RuntimeError, TypeError, ValueError) as error:
             log.debug("%s has no float64 opinion: %s", source.name, error)

@@ -103,6 +103,11 @@ def added_up(
     return _of_sizes(operator, args, kwargs, size or _absolute, numbers_are_terms=target in ADDING)
 
 
+def parts_added_up(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Σ|terms| of each result of a fused operator, float64, None of those that are no sums; None of other operators."""
+    return Sums().of_parts(FUSED[target], args, kwargs) if target in FUSED else None
+
+
 def element_by_element(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> Tensor | None:
     """What a pointwise operator may add up at each element, in float64: one, its result and its arguments there, and no
     more than the largest element of all; None of other operators. made: its result, float64.
@@ -231,7 +236,7 @@ class Sums(TorchDispatchMode):
         if not all(type(value) in (Tensor, torch.nn.Parameter) for value in _tensors(args)):
             return None  # of a subclass nobody knows
         if func in FUSED:
-            return self._of_parts(FUSED[func], args, kwargs)
+            return self.of_parts(FUSED[func], args, kwargs)
         if known is not None and func in LINEAR:
             others = [other.double() if _is_float(other) else other for other in args[1:]]
             return func(known, *others, **kwargs).abs()
@@ -255,7 +260,7 @@ class Sums(TorchDispatchMode):
             return _of_sizes(func, args, kwargs, of, numbers_are_terms=func in SCALING)
         return added_up(func, args, kwargs, of)
 
-    def _of_parts(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def of_parts(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What the operator's decomposition adds up, each of its parts by itself; all together count as one product."""
         deep = [(tensor, self._noted.pop(tensor)) for tensor in _tensors(args) if self._is_too_deep(tensor)]
         was_of_parts, self._is_of_parts = self._is_of_parts, True

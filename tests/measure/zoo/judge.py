@@ -12,7 +12,7 @@ from torch import Tensor, nn
 TIMES = 3.0
 """How much further from float64 than eager's a right value may be, by root mean square; of few numbers FEW_TIMES."""
 FEW, FEW_TIMES = 10, 10.0
-RELATIVE, ABSOLUTE = 1e-5, 1e-7
+RELATIVE, ABSOLUTE = 1e-5, 1e-6
 """What is always allowed: of the value's root mean square, and by itself (a gradient that is zero but for rounding)."""
 WITHOUT_FLOAT64 = 10.0
 """By how much the two are larger where float64 is not known."""

@@ -113,10 +113,10 @@ def convolution_backward(
 
 
 def _stays_whole(read: Tensor, produced: Tensor, weight: Tensor) -> bool:
-    """Whether the weight's gradient is one node: of sizes that are symbols, of which torch reasons for half a second
-    where it is many."""
-    sizes = (*read.shape, *produced.shape)
-    return not known(sizes) and known(weight.shape) and math.prod(weight.shape[2:]) <= MOST_PRODUCTS
+    """Whether the weight's gradient is one node, which torch traces and plans faster than the twenty that it is, above
+    all with sizes that are symbols."""
+    is_known = known(weight.shape) and not _is_empty(read) and not _is_empty(produced)
+    return is_known and math.prod(weight.shape[2:]) <= MOST_PRODUCTS
 
 
 @translated("aten.convolution_backward.default", why="no ONNX form")
@@ -133,12 +133,13 @@ def convolution_backward_weight(
     groups: int,
     output_mask: Sequence[bool],
 ) -> Any:
-    """(nothing, grad_weight, nothing), as `_grad_weight` has it, by sizes that are known at run time."""
+    """(nothing, grad_weight, nothing), as `_grad_weight` has it, by sizes that may be known at run time alone."""
     from onnxscript import ir
 
     if list(output_mask) != OF_WEIGHT:
         raise ValueError(f"of its results {list(output_mask)}, and only the weight's gradient has an ONNX form")
     read, produced = (grad_output, input) if transposed else (input, grad_output)
+    sizes = list(produced.shape)
     is_half = weight.dtype.bitwidth == 16
     if is_half:
         read, produced = (op.Cast(value, to=ir.DataType.FLOAT) for value in (read, produced))
@@ -153,12 +154,14 @@ def convolution_backward_weight(
         d, s = dilation[axis], stride[axis]
         if kernel[axis] == 1 and s == 1:
             continue
-        size = op.Shape(produced, start=2 + axis, end=3 + axis)
-        reach = op.Add(op.Mul(op.Sub(size, ints([1])), ints([s])), ints([1]))
-        places = [
-            op.Slice(patches, ints([k * d]), op.Add(reach, ints([k * d])), ints([3 + axis]), ints([s]))
-            for k in range(kernel[axis])
-        ]
+        size = sizes[2 + axis]
+        if isinstance(size, int):
+            ends = [ints([(size - 1) * s + 1 + k * d]) for k in range(kernel[axis])]
+        else:
+            counted = op.Shape(produced, start=2 + axis, end=3 + axis)
+            reach = op.Add(op.Mul(op.Sub(counted, ints([1])), ints([s])), ints([1]))
+            ends = [op.Add(reach, ints([k * d])) for k in range(kernel[axis])]
+        places = [op.Slice(patches, ints([k * d]), end, ints([3 + axis]), ints([s])) for k, end in enumerate(ends)]
         patches = op.Concat(*places, axis=1) if len(places) > 1 else places[0]
     outer, inner = weight.shape[0] // groups, math.prod(weight.shape[1:])
     patches = op.Reshape(patches, ints([groups, inner, -1]))

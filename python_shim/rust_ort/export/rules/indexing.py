@@ -13,7 +13,7 @@ from rust_ort.export.aliases import KEEP_LAYOUTS, base_of
 from rust_ort.export.rules.nodes import argument, dtype
 from rust_ort.export.rules.promotion import Number, as_half, as_held
 from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, translated, whole
-from rust_ort.export.rules.sizes import steps
+from rust_ort.export.rules.sizes import known, steps
 from rust_ort.export.shapes import fills_its_storage, hint, overlaps
 from rust_ort.torch_private import torchs_decompositions
 
@@ -211,7 +211,24 @@ def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
     """Of a tensor of rank 0, itself."""
     if len(self.shape) == 0 or len(index.shape) == 0:
         return op.Reshape(op.Gather(flat(self), in_range(flat(index)), axis=0), op.Shape(index))
+    line = line_of(index, self, dim)
+    if line is not None:
+        return op.Gather(self, in_range(flat(line)), axis=0)
     return op.GatherElements(self, in_range(index), axis=dim)
+
+
+def line_of(index: Any, self: Any, dim: int) -> Any:
+    """What an index of the first dimension is spread from, [n, 1, ...], where it names whole slices of `self`: graph
+    networks write one for each element. None of others."""
+    made, sizes = index.producer(), list(index.shape)
+    if dim % len(sizes) or made is None or made.op_type != "Expand" or len(sizes) < 2:
+        return None
+    line = made.inputs[0]
+    is_line = line.shape is not None and len(line.shape) == len(sizes) and line.shape[0] == sizes[0]
+    rest = sizes[1:]
+    if not is_line or not known(rest) or rest != list(self.shape[1:]) or any(size != 1 for size in line.shape[1:]):
+        return None
+    return line
 
 
 @translated("aten.index_select.default", why=NEGATIVE, silent=True)

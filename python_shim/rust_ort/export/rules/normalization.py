@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from rust_ort.export.rules.promotion import computed, kernel_dtype
-from rust_ort.export.rules.registry import decomposed, torchs_own
+from rust_ort.export.rules.registry import decomposed, ints, op, torchs_own, translated, unread
+from rust_ort.export.rules.sizes import known
+from rust_ort.export.rules.summation import mean, sum_over
 from rust_ort.torch_private import torchs_decompositions
 
 aten = torch.ops.aten
@@ -38,6 +40,8 @@ def batch_norm(
         if input.device.type == "cpu":
             output = _evaluated(input, weight, bias, running_mean, running_var, eps)
         return output, *others
+    if all(map(_is_float32, (input, weight, bias, running_mean, running_var))):
+        return NotImplemented
     number = math.prod((input.shape[0], *input.shape[2:]))
     x, dtype = computed(input)
     kept = x.dtype if running_mean.dtype != dtype else dtype
@@ -81,6 +85,8 @@ def batch_norm_backward(
     save_mean: Tensor, save_invstd: Tensor, train: bool, eps: float, output_mask: Sequence[bool],
 ) -> Any:  # fmt: skip
     """(grad_input, grad_weight, grad_bias): torch's own, but where the number in a channel is symbolic."""
+    if train and all(map(_is_float32, (grad_out, input, weight, save_mean))):
+        return NotImplemented
     number = math.prod((input.shape[0], *input.shape[2:]))
     if not train or isinstance(number, int):
         own = torchs_decompositions()[aten.native_batch_norm_backward.default]
@@ -97,6 +103,89 @@ def batch_norm_backward(
     of_parameters = dtype if weight is None else weight.dtype
     made = grad_input.to(dtype), grad_weight.to(of_parameters), grad_bias.to(of_parameters)
     return tuple(one if wanted else None for one, wanted in zip(made, output_mask, strict=True))
+
+
+def _is_float32(tensor: Tensor | None) -> bool:
+    """In training with nothing else, both directions are one node each: torch traces and plans the sixty that they are
+    for longer than all else of a convolutional network takes."""
+    return tensor is None or tensor.dtype is torch.float32
+
+
+@translated("aten._native_batch_norm_legit_functional.default", why=IGNORES_TRAINING, silent=True)
+def onnx_batch_norm(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float,
+    eps: float,
+) -> Any:  # fmt: skip
+    """As `batch_norm` has it, in training and in float32."""
+    if not training:
+        raise ValueError("in evaluation it is decomposed")
+    dims = _over(input)
+    centre = mean(input, dims, True)
+    centred = _like(op.Sub(input, centre), input)
+    variance = mean(_like(op.Mul(centred, centred), input), dims, True)
+    factor = op.Reciprocal(op.Sqrt(op.Add(variance, _number(eps))))
+    output = op.Mul(centred, factor)
+    output = output if weight is None else op.Mul(output, _each_channel(weight, input))
+    output = output if bias is None else op.Add(output, _each_channel(bias, input))
+    flat = [op.Squeeze(value, ints(dims)) for value in (centre, factor, variance)]
+    number = _number_of(input, dims)
+    unbiased = op.Div(op.Mul(flat[2], number), op.Sub(number, _number(1.0)))
+    running = [
+        op.Add(op.Mul(_number(momentum), now), op.Mul(_number(1 - momentum), before))
+        for now, before in ((flat[0], running_mean), (unbiased, running_var))
+    ]
+    return output, flat[0], flat[1], *running
+
+
+@translated("aten.native_batch_norm_backward.default", why="no ONNX form")
+def onnx_batch_norm_backward(
+    grad_out: Any, input: Any, weight: Any, running_mean: Any, running_var: Any, save_mean: Any, save_invstd: Any,
+    train: bool, eps: float, output_mask: Sequence[bool],
+) -> Any:  # fmt: skip
+    """torch's own decomposition, in training and in float32."""
+    if not train:
+        raise ValueError("in evaluation it is decomposed")
+    dims = _over(input)
+    share = op.Reciprocal(_number_of(input, dims))
+    centred = _like(op.Sub(input, _each_channel(save_mean, input)), input)
+    total, along = sum_over(grad_out, dims), sum_over(_like(op.Mul(grad_out, centred), input), dims)
+    slope = op.Mul(op.Mul(along, share), op.Mul(save_invstd, save_invstd))
+    made = op.Sub(grad_out, op.Mul(centred, _each_channel(slope, input)))
+    made = op.Sub(made, _each_channel(op.Mul(total, share), input))
+    factor = save_invstd if weight is None else op.Mul(save_invstd, weight)
+    made = op.Mul(made, _each_channel(factor, input))
+    results = made, op.Mul(along, save_invstd), total
+    return tuple(one if wanted else unread(1)[0] for one, wanted in zip(results, output_mask, strict=True))
+
+
+def _over(input: Any) -> list[int]:
+    """All dimensions but that of the channels."""
+    return [0, *range(2, len(input.shape))]
+
+
+def _like(value: Any, input: Any) -> Any:
+    value.shape, value.dtype = input.shape, input.dtype
+    return value
+
+
+def _number(number: float) -> Any:
+    return op.Constant(value_float=number)
+
+
+def _number_of(input: Any, dims: Sequence[int]) -> Any:
+    """Elements of a channel."""
+    from onnxscript import ir
+
+    sizes = [input.shape[axis] for axis in dims]
+    if known(sizes):
+        return _number(float(math.prod(sizes)))
+    counted = op.Gather(op.Shape(input), ints(list(dims)))
+    return op.Cast(op.ReduceProd(counted, keepdims=False), to=ir.DataType.FLOAT)
+
+
+def _each_channel(numbers: Any, input: Any) -> Any:
+    """One a channel, [C, 1, ...]."""
+    return op.Reshape(numbers, ints([-1] + [1] * (len(input.shape) - 2)))
 
 
 LARGE_GROUP = 2**16

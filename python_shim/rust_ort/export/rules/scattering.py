@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from rust_ort.export.rules.indexing import NEGATIVE, in_range, long_indices, of_rank_1
+from rust_ort.export.rules.indexing import NEGATIVE, in_range, line_of, long_indices, of_rank_1
 from rust_ort.export.rules.nodes import argument, dtype, of_rank_0
 from rust_ort.export.rules.promotion import is_half, widened
-from rust_ort.export.rules.registry import decomposed, in_eager, op, translated
+from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, translated
 from rust_ort.export.rules.sizes import steps
 from rust_ort.export.shapes import expression, hint
 
@@ -111,8 +111,12 @@ def onnx_scatter_reduce(self: Any, dim: int, index: Any, src: Any, reduce: str, 
     """torchlib's but for extremes in floating point, which it has wrong for NaN and infinities."""
     from onnxscript.function_libs.torch_lib.ops import core
 
+    is_extreme = reduce in EXTREMES and self.dtype.is_floating_point()
+    line = line_of(index, self, dim) if is_extreme else None
+    if line is not None:
+        return _extreme_rows(_Rows(self, line, src), reduce, include_self)
     index, source = in_range(of_rank_1(index)), of_rank_1(src)
-    if reduce in EXTREMES and self.dtype.is_floating_point():
+    if is_extreme:
         return _extreme(self, dim, index, source, reduce, include_self)
     return core.aten_scatter_reduce(self, dim, index, source, reduce, include_self)
 
@@ -137,10 +141,108 @@ def _extreme(self: Any, dim: int, index: Any, source: Any, reduce: str, include_
     return op.Where(op.Cast(count, to=ir.DataType.BOOL), nan, most)
 
 
+class _Rows:
+    """Slices of a tensor as rows of a matrix, for which there are kernels. line: the row of each slice of `src`."""
+
+    def __init__(self, into: Any, line: Any, src: Any) -> None:
+        self.into, self._line, self.src = into, line, src
+        self.columns = math.prod(into.shape[1:])
+        self.source = self.matrix(src)
+
+    def matrix(self, value: Any) -> Any:
+        return _known_to_be(op.Reshape(value, ints([-1, self.columns])), value.dtype, [value.shape[0], self.columns])
+
+    def zeros(self, columns: int) -> Any:
+        """As many rows as there are in the end, as what sums rows up wants to see them."""
+        made = op.ConstantOfShape(_shape(self.into, columns))
+        return _known_to_be(made, _float32(), [self.into.shape[0], columns])
+
+    def places(self, columns: int) -> Any:
+        """The row of each element of a source of as many columns."""
+        sizes = [self.src.shape[0], columns]
+        column = _known_to_be(op.Reshape(self._line, ints([-1, 1])), self._line.dtype, [sizes[0], 1])
+        shape = (
+            ints(sizes)
+            if isinstance(sizes[0], int)
+            else op.Concat(op.Shape(column, start=0, end=1), ints([columns]), axis=0)
+        )
+        return in_range(_known_to_be(op.Expand(column, shape), self._line.dtype, sizes))
+
+    def scattered(self, into: Any, source: Any, columns: int, reduction: str) -> Any:
+        made = op.ScatterElements(into, self.places(columns), source, axis=0, reduction=reduction)
+        return _known_to_be(made, source.dtype, [self.into.shape[0], columns])
+
+    def back(self, matrix: Any) -> Any:
+        """In the shape that it comes from."""
+        return op.Reshape(matrix, op.Shape(self.into))
+
+
+def _extreme_rows(rows: _Rows, reduce: str, include_self: bool) -> Any:
+    """The same of whole rows; places that something comes to and those of NaN are counted by sums, which are faster."""
+    from onnxscript import ir
+
+    reduction, least = EXTREMES[reduce]
+    dtype, into = rows.into.dtype, rows.matrix(rows.into)
+    low, nan = (op.Constant(value=ir.tensor(value, dtype=dtype)) for value in (least, math.nan))
+    zero = op.Constant(value=ir.tensor(0.0, dtype=_float32()))
+    if not include_self:
+        column = op.Expand(
+            op.Constant(value_float=1.0), op.Concat(op.Shape(rows.source, start=0, end=1), ints([1]), axis=0)
+        )
+        ones = _known_to_be(column, _float32(), [rows.src.shape[0], 1])
+        reached = op.Greater(rows.scattered(rows.zeros(1), ones, 1, "add"), zero)
+        into = op.Where(reached, low, into)
+    is_nan, source_is_nan = op.IsNaN(into), op.IsNaN(rows.source)
+    nans = _known_to_be(op.Cast(source_is_nan, to=_float32()), _float32(), [rows.src.shape[0], rows.columns])
+    brought = op.Greater(rows.scattered(rows.zeros(rows.columns), nans, rows.columns, "add"), zero)
+    numbers = _known_to_be(op.Where(is_nan, low, into), dtype, [rows.into.shape[0], rows.columns])
+    source = _known_to_be(op.Where(source_is_nan, low, rows.source), dtype, [rows.src.shape[0], rows.columns])
+    most = rows.scattered(numbers, source, rows.columns, reduction)
+    return rows.back(op.Where(op.Or(is_nan, brought), nan, most))
+
+
+def _shape(value: Any, columns: int) -> Any:
+    """Of a matrix of as many rows as `value` has."""
+    rows = value.shape[0]
+    if isinstance(rows, int):
+        return ints([rows, columns])
+    return op.Concat(op.Shape(value, start=0, end=1), ints([columns]), axis=0)
+
+
+def _float32() -> Any:
+    from onnxscript import ir
+
+    return ir.DataType.FLOAT
+
+
+def _known_to_be(value: Any, dtype: Any, sizes: Sequence[Any]) -> Any:
+    """With dtype and shape, which what rewrites the model asks for."""
+    from onnxscript import ir
+
+    value.dtype, value.shape = dtype, ir.Shape(sizes)
+    return value
+
+
 @translated("aten.scatter_add.default", why=NEGATIVE, silent=True)
 def onnx_scatter_add(self: Any, dim: int, index: Any, src: Any) -> Any:
-    """ScatterElements that adds."""
-    return op.ScatterElements(self, in_range(of_rank_1(index)), of_rank_1(src), axis=dim, reduction="add")
+    """ScatterElements that adds; whole slices as rows of a matrix."""
+    line = line_of(index, self, dim) if len(self.shape) > 2 else None
+    if line is None:
+        axis = dim % max(len(self.shape), 1)
+        return op.ScatterElements(self, in_range(of_rank_1(index)), of_rank_1(src), axis=axis, reduction="add")
+    rows = _Rows(self, line, src)
+    into = rows.zeros(rows.columns) if _is_zero(self) else rows.matrix(self)
+    return rows.back(rows.scattered(into, rows.source, rows.columns, "add"))
+
+
+def _is_zero(value: Any) -> bool:
+    """Whether it is made of zeros of float32."""
+    from onnxscript import ir
+
+    cast = value.producer()
+    zeros = cast.inputs[0].producer() if cast is not None and cast.op_type == "CastLike" else None
+    made = zeros is not None and zeros.op_type == "ConstantOfShape" and "value" not in zeros.attributes
+    return made and value.dtype == ir.DataType.FLOAT
 
 
 REDUCTIONS = {"add": "sum", "multiply": "prod"}
