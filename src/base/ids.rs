@@ -26,6 +26,15 @@ pub enum Work {
     Request(u64),
 }
 
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Work::Call(call) => write!(f, "call {}", call.0),
+            Work::Request(id) => write!(f, "request {id}"),
+        }
+    }
+}
+
 /// Position of a call among the calls of its graph in one client, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StepId(pub u64);

@@ -101,6 +101,9 @@ pub const EXECUTOR_RESET: Duration = Duration::from_secs(5);
 /// Time for an executor to answer what takes it no time (a segment, a lane, a release), after which it is killed: the
 /// thread that reads the client's requests waits for it.
 pub const EXECUTOR_ANSWER: Duration = Duration::from_secs(30);
+/// Time for what a client cancelled to end, after which its executor is killed: a kernel hangs, and whatever the client asks
+/// next may wait for it. What ONNX Runtime does to make a session is one step, which may take longer.
+pub const EXECUTOR_CANCEL: Duration = Duration::from_secs(10);
 /// Time for a lost executor's post-mortem, which its client waits for.
 pub const POST_MORTEM: Duration = Duration::from_secs(60);
 /// Deaths in a row after which a part is refused.

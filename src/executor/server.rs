@@ -14,10 +14,11 @@ use super::session_cache::{Cached, Limits, Ready, SessionCache};
 use super::tenant::{Part, Tenant};
 use super::{failure, lane, walls};
 use crate::base::ids::{SegmentId, Work};
+use crate::base::limits;
 use crate::base::process::{self, Process};
 use crate::base::sync::lock;
 use crate::cuda::{self, InUse, Stream};
-use crate::link::message::{Hello, LinkReply, LinkRequest, PieceRun, Pieces, RanOnce, SOURCES};
+use crate::link::message::{Hello, LinkReply, LinkRequest, PieceRun, Pieces, RanOnce, SOURCES, UNASKED};
 use crate::link::socket::{LinkSender, Received};
 use crate::onnx;
 use crate::onnx::proto::ModelProto;
@@ -133,7 +134,11 @@ impl Server {
                 loaded.spawn(&self.replies, id, move |resident, tenant| resident.release(parts, tenant));
                 return Ok(None);
             }
-            LinkRequest::Cancel(work) => loaded.tenant.running.cancel(work),
+            LinkRequest::Cancel(work) => {
+                if loaded.tenant.running.cancel(work) {
+                    loaded.watch(work, &self.replies);
+                }
+            }
             LinkRequest::Reset => loaded.reset(),
             LinkRequest::Prepare { request, part, frozen } => {
                 loaded.spawn(&self.replies, id, move |resident, tenant| {
@@ -335,6 +340,20 @@ impl Loaded {
             }
         }
     }
+    /// Tells the daemon where a cancelled work goes on all the same.
+    fn watch(&self, work: Work, replies: &Arc<Replies>) {
+        // Not the tenant, whose end ends sessions.
+        let (running, replies) = (Arc::clone(&self.tenant.running), Arc::clone(replies));
+        let watch = move || {
+            if !running.ends_within(work, limits::EXECUTOR_CANCEL) {
+                replies.send(UNASKED, Ok(LinkReply::GoesOn(work)));
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("cancelled".to_owned()).spawn(watch) {
+            tracing::warn!(%error, "no thread: nobody looks whether what was cancelled ends");
+        }
+    }
+
 
     /// Ends everything of the client and starts anew. Returns when nothing of it runs any more.
     fn reset(&mut self) {

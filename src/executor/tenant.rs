@@ -28,7 +28,7 @@ pub(super) struct Tenant {
     /// What orders its calls on devices.
     pub(super) orders: Orders,
     /// Its calls now.
-    pub(super) running: Running,
+    pub(super) running: Arc<Running>,
     segments: RwLock<SegmentTable>,
     parts: RwLock<HashMap<PartHandle, Arc<Part>>>,
     next_handle: AtomicU32,
@@ -70,7 +70,7 @@ impl Tenant {
             pieces: SessionCache::new(PIECES),
             pieces_on_device: SessionCache::new(PIECES_ON_DEVICE),
             orders: Orders::default(),
-            running: Running::default(),
+            running: Arc::default(),
             segments: RwLock::default(),
             parts: RwLock::default(),
             next_handle: AtomicU32::new(1),
@@ -185,11 +185,13 @@ impl Tenant {
         Ok(read(&self.segments).lease(tensors, &[])?)
     }
 
-    /// Test-only: while [`hold_file`] exists, says so beside it and waits, until `stop`; panics when the file says `panic`.
+    /// Test-only: while [`hold_file`] exists, says so beside it and waits, until `stop` or, when the file says `hang`, as a
+    /// kernel that never ends; panics when it says `panic`.
     pub(super) fn hold(&self, stop: &StopToken) {
         static FILE: LazyLock<Option<PathBuf>> = LazyLock::new(hold_file);
         let Some(file) = &*FILE else { return };
-        while file.exists() && !self.stop.is_stopped() && !stop.is_stopped() {
+        let hangs = std::fs::read(file).is_ok_and(|text| text == b"hang");
+        while file.exists() && (hangs || !self.stop.is_stopped() && !stop.is_stopped()) {
             let mut held = file.clone().into_os_string();
             held.push(".held");
             let _ = std::fs::File::create(held);

@@ -129,7 +129,7 @@ pub enum LinkRequest {
     RunPieces(Pieces),
     /// End what nobody waits for: a call, over a lane or of `Run`, between two of its nodes, a `Prepare` between two of its
     /// steps, `RunPieces` also between two pieces. What does not run ends as it begins. Answered by `Done`, which does not
-    /// wait for it.
+    /// wait for it; what goes on after [`limits::EXECUTOR_CANCEL`](crate::base::limits::EXECUTOR_CANCEL) is told by `GoesOn`.
     Cancel(Work),
     /// The client is gone: end its calls, forget its segments, lanes and handles; sessions stay. Answered by `Done`.
     Reset,
@@ -165,6 +165,8 @@ pub enum LinkReply {
     RanPieces(Vec<Result<RanOnce, WireError>>),
     /// The request failed; the link goes on.
     Failed(WireError),
+    /// To nothing: this was cancelled, and does not end.
+    GoesOn(Work),
 }
 
 /// A pair of tensors of one dtype and shape, and what to find out of them.
@@ -242,6 +244,9 @@ pub enum BadLinkMessage {
     #[error("link: undecodable message: {0}; daemon and executor must be the same binary")]
     Encoding(String),
 }
+
+/// Id of what needs no answer, and of an answer to nothing.
+pub const UNASKED: u64 = 0;
 
 /// Longest message: a model of 1 GiB and what goes with it.
 pub const MAX_LEN_BYTES: u64 = (1 << 30) + (64 << 20);

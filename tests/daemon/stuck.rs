@@ -4,13 +4,13 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use crate::support::{self, Client, Home, is_alive, part, refused, wait_for};
+use crate::support::{self, Client, Home, X, exists, is_alive, part, refused, wait_for};
 use bytes::Bytes;
-use rust_ort::base::ids::SegmentId;
+use rust_ort::base::ids::{CallId, SegmentId, Work};
 use rust_ort::client::Answer;
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::frame::{self, FrameHeader, FrameKind};
-use rust_ort::protocol::message::ErrorCode;
+use rust_ort::protocol::message::{ErrorCode, WireError};
 use rust_ort::protocol::wire;
 use rust_ort::shm::Segment;
 use rustix::process::{Pid, Signal, kill_process};
@@ -94,14 +94,45 @@ fn an_executor_that_does_not_answer_in_time_is_killed_and_its_client_told() {
     let executor = client.lease().unwrap().pid;
     signal(executor, Signal::STOP);
     client.peer.send_raw(&wire::encode_request(71, &Request::OpenLane(0)).unwrap(), None).unwrap();
-    let error = wait_for("an answer", || match client.peer.next_answer(Duration::from_secs(120)).unwrap() {
-        Some(Answer::Reply(71, Reply::Error(error))) => Some(error),
-        Some(Answer::Notice(_)) => None,
-        other => panic!("{other:?}"),
-    });
+    let error = error_of(&mut client, 71);
     assert_eq!(error.code, ErrorCode::ExecutorLost);
     assert!(error.message.contains("did not answer OpenLane within 30 s"), "{error}");
     assert!(!is_alive(executor));
+    assert_ne!(client.lease().unwrap().pid, executor);
+}
+
+/// The answer to a raw request of this id.
+fn error_of(client: &mut Client, id: u64) -> WireError {
+    wait_for("an answer", || match client.peer.next_answer(Duration::from_secs(120)).unwrap() {
+        Some(Answer::Reply(answered, Reply::Error(error))) if answered == id => Some(error),
+        Some(Answer::Notice(_) | Answer::Reply(_, Reply::Done)) => None,
+        other => panic!("{other:?}"),
+    })
+}
+
+#[test]
+fn a_kernel_that_hangs_after_its_call_was_cancelled_ends_with_its_executor_and_accuses_no_graph() {
+    let home = Home::new();
+    let mut client = Client::connect(&home);
+    let executor = client.lease().unwrap().pid;
+    client.register();
+    let handle = client.prepare().unwrap().handle;
+    std::fs::write(home.hold(), "hang").unwrap();
+    let run = Request::RunObserved(Box::new(client.observed(client.record(handle, X))));
+    client.peer.send_raw(&wire::encode_request(71, &run).unwrap(), None).unwrap();
+    wait_for("the call is inside", || exists(&home.hold().with_extension("held")));
+    let cancel = Request::CancelCall(Work::Call(CallId(77)));
+    for id in 72..80 {
+        client.peer.send_raw(&wire::encode_request(id, &cancel).unwrap(), None).unwrap();
+    }
+    let error = error_of(&mut client, 71);
+    std::fs::remove_file(home.hold()).unwrap();
+    assert_eq!((error.code, error.dump.as_str()), (ErrorCode::ExecutorLost, ""));
+    let told =
+        "in call 77 of graph 0_0-inference, part 0: killed since call 77, which its client cancelled, went on for 10 s";
+    assert!(error.message.contains(told), "{error}");
+    assert!(!is_alive(executor));
+    assert_eq!(home.status()["quarantine"], serde_json::json!([]));
     assert_ne!(client.lease().unwrap().pid, executor);
 }
 

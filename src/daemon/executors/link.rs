@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::base::sync::{lock, lock_by, lock_while};
-use crate::link::message::{self, LinkReply, LinkRequest};
+use crate::link::message::{self, LinkReply, LinkRequest, UNASKED};
 use crate::link::socket::{LinkError, LinkReceiver, LinkSender};
 
 /// Why a request has no answer.
@@ -145,7 +145,7 @@ impl Link {
     /// is out: if not, the link is of no further use.
     #[must_use]
     pub fn tell(&self, request: &LinkRequest, fd: Option<BorrowedFd<'_>>, deadline: Instant) -> bool {
-        let Ok(message) = encode(0, request) else { return false };
+        let Ok(message) = encode(UNASKED, request) else { return false };
         lock_by(&self.sender, deadline)
             .is_some_and(|mut sender| sender.send_encoded(&message, fd, Some(deadline)).is_ok())
     }
@@ -155,13 +155,14 @@ impl Link {
         lock(&self.waiting).closed
     }
 
-    /// Hands replies to those who wait until the link ends, then wakes all that still wait. Errors: why it ended, when
-    /// not by end of file.
-    pub fn serve(&self, receiver: &mut LinkReceiver<LinkReply>) -> Result<(), LinkError> {
+    /// Hands replies to those who wait, and what nobody asked for to `told`, until the link ends, then wakes all that still
+    /// wait. Errors: why it ended, when not by end of file.
+    pub fn serve(&self, receiver: &mut LinkReceiver<LinkReply>, told: impl Fn(LinkReply)) -> Result<(), LinkError> {
         let ended = loop {
             match receiver.recv() {
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
+                Ok(Some(received)) if received.id == UNASKED => told(received.body),
                 Ok(Some(received)) => {
                     if let Some(reply_to) = lock(&self.waiting).replies.remove(&received.id) {
                         // The asker may have given up.

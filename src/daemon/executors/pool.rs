@@ -138,7 +138,7 @@ impl Pool {
 
     /// Keeps its counters, lets the daemon look at what was running, wakes all who wait.
     fn bury(&self, executor: &Arc<Executor>, ended: Ended) {
-        let cause = ended.cause();
+        let cause = executor.cause(ended);
         lock(&self.executors).remove(&executor.id);
         {
             let mut past = lock(&self.past);

@@ -54,7 +54,7 @@ impl PostMortem {
     /// Writes down what `client` was running on `executor` where that may have crashed it, tells the client, returns an error
     /// a call.
     pub fn examine(&self, client: &Client, executor: &Executor, ended: Ended) -> Vec<WireError> {
-        let cause = &ended.cause();
+        let cause = &executor.cause(ended);
         let calls: Vec<WireError> = victims(client, executor.counters.piece())
             .into_iter()
             .map(|victim| {

@@ -6,10 +6,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::base::ended::{Ended, OomKills};
+use crate::base::ended::{By, Ended, OomKills};
 use crate::base::files::is_locked;
 use crate::base::identity::Identity;
 use crate::base::ids::{ClientId, ExecutorId};
@@ -86,7 +86,15 @@ pub struct Life {
 impl Life {
     /// Serves the executor's link until it ends, waits for the process, killed when it does not end. Returns how it ended.
     pub fn until_death(mut self, executor: &Executor) -> Ended {
-        if let Err(error) = executor.link.serve(&mut self.receiver) {
+        let told = |reply| match reply {
+            LinkReply::GoesOn(work) => executor.kill_since(&format!(
+                "{work}, which its client cancelled, went on for {} s: ONNX Runtime or a custom operator hangs",
+                limits::EXECUTOR_CANCEL.as_secs()
+            )),
+            // To a request that needs no answer.
+            _ => {}
+        };
+        if let Err(error) = executor.link.serve(&mut self.receiver, told) {
             tracing::warn!(executor = executor.id.0, %error, "link ended");
         }
         drop(self.receiver);
@@ -117,6 +125,8 @@ pub struct Executor {
     pub(super) lease: Mutex<Holder>,
     pidfd: OwnedFd,
     obituary: Mutex<Option<Obituary>>,
+    /// Why it was killed here.
+    killed_since: OnceLock<String>,
     buried: Condvar,
 }
 
@@ -185,6 +195,7 @@ impl Executor {
             Ok((version, confined)) => (executor.onnxruntime_version, executor.confined) = (version, confined),
             Err(mut error) => {
                 let _ = end(&mut child);
+            killed_since: OnceLock::new(),
                 error.log = executor.log.display().to_string();
                 return Err(error);
             }
@@ -241,13 +252,7 @@ impl Executor {
         let patience = Patience { deadline: Some(Instant::now() + limits::EXECUTOR_ANSWER), wanted };
         let reply = self.link.ask_if(|| self.serves(client), request, fd, &patience);
         if reply == Err(NoAnswer::Timeout) {
-            let within_s = limits::EXECUTOR_ANSWER.as_secs();
-            tracing::error!(executor = self.id.0, pid = self.pid, what, within_s, "executor does not answer: killed");
-            self.kill();
-            let mut error = self.lost();
-            error.message =
-                format!("{}; it was killed since it did not answer {what} within {within_s} s", error.message);
-            return Err(error);
+            self.kill_since(&format!("it did not answer {what} within {} s", limits::EXECUTOR_ANSWER.as_secs()));
         }
         self.answer(reply, client)
     }
@@ -313,6 +318,19 @@ impl Executor {
 
 impl Launch {
     /// The process, our end of its link, its log.
+    /// Ends it at once, when it lives, and has its death told so: "killed since …".
+    fn kill_since(&self, why: &str) {
+        tracing::error!(executor = self.id.0, pid = self.pid, why, "executor killed");
+        let _ = self.killed_since.set(why.to_owned()); // the first reason stands
+        self.kill();
+    }
+
+    /// Why it ended so, in words.
+    pub fn cause(&self, ended: Ended) -> String {
+        let here = self.killed_since.get().filter(|_| ended.by() == By::Other);
+        here.map_or_else(|| ended.cause(), |why| format!("killed since {why}"))
+    }
+
     fn spawn(&self, id: ExecutorId, mut command: Command) -> std::io::Result<(Child, UnixStream, PathBuf)> {
         let (stream, theirs) = UnixStream::pair()?;
         let stem = format!("executor-{}-{}", std::process::id(), id.0);
