@@ -154,13 +154,17 @@ const OF_DESCRIPTORS: [u64; 4] = [0x5412, 0x541c, 0x8901, 0x8902];
 /// Commands that have the kernel send signals to others: F_SETOWN, F_SETSIG, F_SETOWN_EX.
 const SIGNALS: [u64; 3] = [8, 10, 15];
 
-/// Refuses what is listed, with EPERM, to the calling thread and those that it starts. Errors: why it did not.
-pub(super) fn refuse() -> Result<(), String> {
+/// Commands that lock files: F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW.
+const LOCKS: [u64; 4] = [6, 7, 37, 38];
+
+/// Refuses what is listed, with EPERM, to the calling thread and those that it starts. locks: files may be locked, as who
+/// writes some does. Errors: why it did not.
+pub(super) fn refuse(locks: bool) -> Result<(), String> {
     let compiled = || -> Result<[BpfProgram; 2], BackendError> {
         // The C library then makes threads by `clone`, whose flags a filter sees.
         let absent = Rules::from([(libc::SYS_clone3, Vec::new())]);
         let machine = std::env::consts::ARCH.try_into()?;
-        Ok([compiled(absent, libc::ENOSYS, machine)?, compiled(rules()?, libc::EPERM, machine)?])
+        Ok([compiled(absent, libc::ENOSYS, machine)?, compiled(rules(locks)?, libc::EPERM, machine)?])
     };
     let programs = compiled().map_err(|error| error.to_string())?;
     let applied = programs.iter().try_for_each(|program| apply_filter(program));
@@ -177,7 +181,7 @@ fn compiled(mut rules: Rules, errno: c_int, machine: TargetArch) -> Result<BpfPr
     SeccompFilter::new(rules, SeccompAction::Allow, refused, machine)?.try_into()
 }
 
-fn rules() -> Result<Rules, BackendError> {
+fn rules(locks: bool) -> Result<Rules, BackendError> {
     let lists = [NETWORK, PROCESSES, FILES, MACHINE, OLD];
     let mut rules: Rules = lists.into_iter().flatten().map(|&call| (call, Vec::new())).collect();
     let is = |argument, op, value| SeccompCondition::new(argument, SeccompCmpArgLen::Dword, op, value);
@@ -191,7 +195,12 @@ fn rules() -> Result<Rules, BackendError> {
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is(0, no_thread, 0)?])?]);
     let second = |value| SeccompRule::new(vec![is(1, SeccompCmpOp::Eq, value)?]);
     rules.insert(libc::SYS_ioctl, OF_DESCRIPTORS.into_iter().map(second).collect::<Result<_, _>>()?);
-    rules.insert(libc::SYS_fcntl, SIGNALS.into_iter().map(second).collect::<Result<_, _>>()?);
+    let mut commands = SIGNALS.to_vec();
+    if !locks {
+        rules.insert(libc::SYS_flock, Vec::new());
+        commands.extend(LOCKS);
+    }
+    rules.insert(libc::SYS_fcntl, commands.into_iter().map(second).collect::<Result<_, _>>()?);
     Ok(rules)
 }
 
@@ -209,7 +218,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope
                 .spawn(|| {
-                    refuse().unwrap();
+                    refuse(false).unwrap();
                     does()
                 })
                 .join()
@@ -224,12 +233,12 @@ mod tests {
     /// By their numbers here: a jump that is too far, or a comparison that cannot be made, is a matter of the machine too.
     #[test]
     fn the_filter_is_made_for_each_machine() {
-        let len = |machine| compiled(rules().unwrap(), libc::EPERM, machine).unwrap().len();
+        let len = |machine| compiled(rules(false).unwrap(), libc::EPERM, machine).unwrap().len();
         let [x86, arm] = [TargetArch::x86_64, TargetArch::aarch64].map(len);
         assert!(arm > NETWORK.len() + PROCESSES.len() + FILES.len() + MACHINE.len(), "{arm}");
         assert!(x86 > arm, "x86-64 has a second set of numbers: {x86} and {arm}");
         let [x86, arm] = [TargetArch::x86_64, TargetArch::aarch64]
-            .map(|machine| compiled(rules().unwrap(), libc::EPERM, machine).unwrap()[1].k);
+            .map(|machine| compiled(rules(false).unwrap(), libc::EPERM, machine).unwrap()[1].k);
         assert_ne!(x86, arm, "each asks for its own machine first");
     }
 
@@ -248,6 +257,19 @@ mod tests {
         let mut heard = [0; 5];
         io::Read::read_exact(&mut &ours, &mut heard).unwrap();
         assert_eq!(&heard, b"still");
+    }
+
+    /// What a writer of a dump, or the next daemon, would wait for.
+    #[test]
+    fn no_file_is_locked() {
+        use rustix::fs::{FlockOperation::NonBlockingLockShared, fcntl_lock, flock};
+        let (file, other) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let got = confined(|| {
+            let locked = [flock(&file, NonBlockingLockShared), fcntl_lock(&file, NonBlockingLockShared)];
+            locked.map(|locked| locked.map_err(|error| error.raw_os_error()))
+        });
+        assert_eq!(got, [Err(libc::EPERM); 2]);
+        flock(&other, NonBlockingLockShared).unwrap();
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl fmt::Display for Confined {
 pub fn confine(rights: &Rights) -> Confined {
     let privileges = give_up_privileges();
     let files = files::close(rights);
-    let calls = calls::refuse();
+    let calls = calls::refuse(!rights.write.is_empty());
     // Landlock alone leaves files' permissions and owners open.
     let files = Wall::of(files.and_then(|()| calls.clone()));
     Confined { files, network: Wall::of(calls.clone()), exec: Wall::of(calls.and(privileges)) }
