@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
 use std::process::ExitStatus;
 
 use rustix::process::Signal;
+
+use super::cgroup;
 
 /// Who ended a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,29 +101,13 @@ impl fmt::Display for Ended {
 pub struct OomKills(Option<u64>);
 
 impl OomKills {
-    /// Of the memory cgroup that this process is in, and those in it; else of the machine.
+    /// Of the memory cgroup that this process is in, and those in it; else of one above it, or of the machine. Source: the
+    /// kernel's cgroup-v2.rst (memory.events) and cgroup-v1/memory.rst (memory.oom_control).
     pub fn now() -> Self {
-        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let files = counters(&groups).into_iter().chain(["/proc/vmstat".to_owned()]);
-        Self(files.into_iter().find_map(|file| count(&std::fs::read_to_string(Path::new(&file)).ok()?)))
+        let of_machine = std::iter::once_with(|| std::fs::read_to_string("/proc/vmstat").unwrap_or_default());
+        let texts = cgroup::texts("memory", ["memory.events", "memory.oom_control"]).chain(of_machine);
+        Self(texts.into_iter().find_map(|text| count(&text)))
     }
-}
-
-/// Files that may have the counter, from the text of /proc/self/cgroup. Source: the kernel's cgroup-v2.rst (memory.events)
-/// and cgroup-v1/memory.rst (memory.oom_control).
-fn counters(groups: &str) -> Vec<String> {
-    let of_group = |line: &str| {
-        let mut fields = line.splitn(3, ':');
-        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?.trim_end_matches('/'));
-        let (mount, file) = match controllers {
-            "" => ("/sys/fs/cgroup", "memory.events"),
-            some if some.split(',').any(|name| name == "memory") => ("/sys/fs/cgroup/memory", "memory.oom_control"),
-            _ => return None,
-        };
-        // In a container the path may be that of the host, of which the container sees its own group alone.
-        Some([format!("{mount}{path}/{file}"), format!("{mount}/{file}")])
-    };
-    groups.lines().filter_map(of_group).flatten().collect()
 }
 
 fn count(text: &str) -> Option<u64> {
@@ -162,16 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_for_want_of_memory_are_read_of_both_kinds_of_cgroups() {
-        let (v1, v2) = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup");
-        let found = counters("8:cpu,memory:/a/b\n1:pids:/\n0::/a b:c\n");
-        let expected = [
-            format!("{v1}/a/b/memory.oom_control"),
-            format!("{v1}/memory.oom_control"),
-            format!("{v2}/a b:c/memory.events"),
-            format!("{v2}/memory.events"),
-        ];
-        assert_eq!(found, expected);
+    fn kills_for_want_of_memory_are_counted_in_files_of_each_kind() {
         assert_eq!(count("low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\noom_group_kill 0\n"), Some(2));
         assert_eq!(count("oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"), Some(7));
         assert_eq!(count("nr_free_pages 12\n"), None);

@@ -1,6 +1,7 @@
 //! What everything else stands on: names, files, locks, threads, processes, limits.
 
 pub mod bytes;
+mod cgroup;
 pub mod ended;
 pub mod files;
 pub mod footprint;

@@ -14,6 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, 
 use rustix::thread::CpuSet;
 use rustix::time::Timespec;
 
+use super::cgroup;
 use super::identity::Identity;
 
 /// A process, by which its end is known; its id may be another's by then.
@@ -203,6 +204,19 @@ fn raise_limit(resource: Resource) {
 /// How many descriptors this process may have, in words.
 pub fn descriptor_limit() -> String {
     getrlimit(Resource::Nofile).current.map_or_else(|| "any number".to_owned(), |limit| limit.to_string())
+}
+
+/// Why the system gives this process no thread or process, in words: what bounds their number, and what to do.
+pub fn no_thread(error: &std::io::Error) -> String {
+    let user = match getrlimit(Resource::Nproc).current {
+        Some(limit) => format!("RLIMIT_NPROC is {limit} (ulimit -u)"),
+        None => "RLIMIT_NPROC bounds nothing".to_owned(),
+    };
+    let group = match cgroup::pids_max() {
+        Some(limit) => format!("pids.max of its cgroup is {limit}"),
+        None => "no pids.max of a cgroup is known".to_owned(),
+    };
+    format!("no thread: {error}; {user}, {group}: raise the one that is reached, or end other processes")
 }
 
 #[cfg(test)]

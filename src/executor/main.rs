@@ -53,7 +53,7 @@ pub fn main(link: UnixStream) -> ExitCode {
         }
     });
     if let Err(error) = watching {
-        end_now(&format!("no thread: {error}; raise the limit of processes (ulimit -u) or of the container's pids"));
+        end_now(&process::no_thread(&error));
     }
     server.serve(to_serve)
 }

@@ -295,7 +295,9 @@ impl Loaded {
         let thread = std::thread::Builder::new()
             .name(format!("lane-{lane}"))
             .spawn(move || lane::serve(end, &tenant, &served))
-            .map_err(|error| WireError::fault(ErrorCode::Limit, format!("lane {lane}: {error}")))?;
+            .map_err(|error| {
+                WireError::fault(ErrorCode::Limit, format!("lane {lane}: {}", process::no_thread(&error)))
+            })?;
         self.lane_threads.push(LaneThread { lane, thread, calls, wake });
         Ok(())
     }
@@ -332,10 +334,7 @@ impl Loaded {
         match started {
             Ok(thread) => self.tasks.push(thread),
             Err(error) => {
-                let why = format!(
-                    "the executor gets no thread for the request: {error}; raise the limit of processes (ulimit -u) or of \
-                     the container's pids"
-                );
+                let why = format!("the executor does not serve the request: {}", process::no_thread(&error));
                 replies.send(id, Err(WireError::fault(ErrorCode::Limit, why)));
             }
         }

@@ -11,6 +11,7 @@ use interprocess::local_socket::traits::Stream as _;
 use thiserror::Error;
 
 use crate::base::limits;
+use crate::base::process::no_thread;
 use crate::base::sync::lock_by;
 use crate::link::peer::peer_uid;
 use crate::protocol::frame::{FrameError, FrameHeader, HEADER_LEN};
@@ -35,7 +36,7 @@ pub enum TransportError {
     #[error("no byte of a request's body for {} s; send a request whole once its header is sent", limits::BODY_STALL.as_secs())]
     Stalled,
     /// The system gives no thread.
-    #[error("no thread for the connection: {0}; raise the limit of processes (ulimit -u) or of the container's pids")]
+    #[error("the connection is not served: {}", no_thread(.0))]
     NoThread(io::Error),
     /// The socket failed, or the peer left inside a frame.
     #[error("socket: {0}")]

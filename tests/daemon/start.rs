@@ -14,7 +14,35 @@ use rust_ort::protocol::control::{Hello, Notice, Reply, Request, Welcome};
 use rust_ort::protocol::frame::{FrameHeader, FrameKind, HEADER_LEN, MAX_BODY_BYTES};
 use rust_ort::protocol::message::{ErrorCode, ErrorKind, WireError};
 use rust_ort::protocol::wire;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::json;
+
+/// Root is not bound by it, and other users may not see where the program is.
+#[test]
+fn a_connection_without_a_thread_is_told_which_limit_is_reached_and_the_daemon_serves_on() {
+    let mut home = Home::empty();
+    if rustix::process::getuid().is_root() {
+        home.uid = Some(54_321);
+        let program = home.folder.path().join("rust-ort");
+        std::fs::copy(&home.program, &program).unwrap();
+        home.program = program;
+        std::os::unix::fs::chown(home.folder.path(), home.uid, home.uid).unwrap();
+    }
+    let mut daemon = home.spawn_daemon();
+    let status = || home.command().arg("status").output().unwrap();
+    wait_for("the daemon answers", || status().status.success().then_some(()));
+    let pid = Some(Pid::from_child(&daemon));
+    let given = getrlimit(Resource::Nproc);
+    prlimit(pid, Resource::Nproc, Rlimit { current: Some(1), ..given }).unwrap();
+    let refused = status();
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(told.contains("no thread") && told.contains("RLIMIT_NPROC is 1 (ulimit -u)"), "{told}");
+    prlimit(pid, Resource::Nproc, given).unwrap();
+    assert!(status().status.success());
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+}
 
 #[test]
 fn ten_processes_starting_at_once_leave_one_daemon() {

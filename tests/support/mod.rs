@@ -41,6 +41,8 @@ pub struct Home {
     pub idle_timeout_s: f64,
     /// The program that is run.
     pub program: PathBuf,
+    /// Whose the daemon and commands are; None: this process's user's.
+    pub uid: Option<u32>,
     /// Arguments of the shell's `ulimit`, for the daemon.
     pub ulimit: Option<&'static str>,
     pub log_filter: &'static str,
@@ -60,6 +62,7 @@ impl Home {
             folder,
             idle_timeout_s: 600.,
             program,
+            uid: None,
             ulimit: None,
             log_filter,
             memory_mb: None,
@@ -101,6 +104,9 @@ impl Home {
             .env("RUST_ORT_MEMORY_MB", self.memory_mb.map(|mb| mb.to_string()).unwrap_or_default())
             .env("RUST_ORT_IDLE_TIMEOUT_S", self.idle_timeout_s.to_string())
             .envs(self.environment.iter().map(|(name, value)| (name, value)));
+        if let Some(uid) = self.uid {
+            command.uid(uid).gid(uid);
+        }
         command
     }
 

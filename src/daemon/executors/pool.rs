@@ -10,7 +10,7 @@ use crate::base::ended::Ended;
 use crate::base::identity::Identity;
 use crate::base::ids::{ClientId, ExecutorId};
 use crate::base::limits;
-use crate::base::process::machine_bytes;
+use crate::base::process::{machine_bytes, no_thread};
 use crate::base::sync::lock;
 use crate::cuda::InUse;
 use crate::daemon::executors::process::{Executor, Launch, Obituary, Terms, TorchProgram};
@@ -100,17 +100,16 @@ impl Pool {
 
     /// The executor's own thread starts it, serves its link and buries it.
     fn start(self: &Arc<Self>, terms: Terms, client: ClientId) -> Result<Arc<Executor>, WireError> {
-        let internal = |what: &str, error: &dyn std::fmt::Display| {
-            WireError::fault(ErrorCode::Internal, format!("executor: {what}: {error}"))
-        };
         let id = ExecutorId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let (ready_to, ready) = mpsc::sync_channel(1);
         let pool = Arc::clone(self);
         std::thread::Builder::new()
             .name(format!("executor-{}", id.0))
             .spawn(move || pool.live(id, terms, client, &ready_to))
-            .map_err(|error| internal("no thread", &error))?;
-        ready.recv().map_err(|error| internal("its thread ended", &error))?
+            .map_err(|error| WireError::fault(ErrorCode::Limit, format!("executor: {}", no_thread(&error))))?;
+        ready.recv().map_err(|error| {
+            WireError::fault(ErrorCode::Internal, format!("executor: its thread ended: {error}; run again"))
+        })?
     }
 
     fn live(

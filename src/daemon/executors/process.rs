@@ -14,7 +14,7 @@ use crate::base::files::is_locked;
 use crate::base::identity::Identity;
 use crate::base::ids::{ClientId, ExecutorId};
 use crate::base::limits;
-use crate::base::process::{own_command, resident_bytes};
+use crate::base::process::{no_thread, own_command, resident_bytes};
 use crate::base::sync::lock;
 use crate::confine::Confined;
 use crate::daemon::executors::link::{Link, NoAnswer, Patience};
@@ -343,7 +343,11 @@ impl Launch {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(output.try_clone()?)
             .stderr(output)
-            .spawn()?;
+            .spawn()
+            .map_err(|error| match error.kind() {
+                std::io::ErrorKind::WouldBlock => std::io::Error::other(no_thread(&error)),
+                _ => logs::at(Path::new(command.get_program()), &error),
+            })?;
         let log = self.log_folder.join(format!("executor-{}.log", child.id()));
         let is_free = !is_locked(&log);
         let log = if is_free && std::fs::rename(&start_log, &log).is_ok() { log } else { start_log };
