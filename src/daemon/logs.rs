@@ -46,7 +46,8 @@ pub(super) fn open_own(folder: &Path) -> io::Result<(PathBuf, File)> {
 }
 
 /// Cuts a log that has grown past [`limits::LOG_BYTES`]: its end goes to `<stem>.old.log`, and whoever writes, appending,
-/// goes on at its start. Lines that come meanwhile may be lost. What cannot be done is done at a later turn.
+/// goes on at its start. Lines that come meanwhile may be lost, and that end where it cannot be written: a full disk is to
+/// have its room back all the same.
 pub(super) fn trim(log: &Path) {
     let trim = || {
         let flags = OFlags::NOFOLLOW.bits() as i32;
@@ -58,8 +59,11 @@ pub(super) fn trim(log: &Path) {
         let mut end = Vec::new();
         file.seek(SeekFrom::Start(len_bytes - limits::OLD_LOG_BYTES))?;
         file.by_ref().take(limits::OLD_LOG_BYTES).read_to_end(&mut end)?;
-        write_whole(&log.with_extension("old.log"), 0o600, &[&end])?;
-        file.set_len(0)
+        let old = log.with_extension("old.log");
+        let kept = write_whole(&old, 0o600, &[&end]);
+        file.set_len(0)?;
+        // A full disk has room for it only now.
+        kept.or_else(|_| write_whole(&old, 0o600, &[&end]))
     };
     if let Err(error) = trim() {
         tracing::debug!(log = %log.display(), %error, "log not cut");
@@ -135,6 +139,17 @@ mod tests {
             assert!(is_log(name), "{name}");
         }
         for name in
+    /// As on a full disk, which has no room for another file before the log is cut.
+    #[test]
+    fn a_log_is_cut_where_its_end_cannot_be_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, file) = open(folder.path(), "daemon-7", "log").unwrap();
+        fs::create_dir(folder.path().join("daemon-7.old.log")).unwrap();
+        file.set_len(limits::LOG_BYTES + 1).unwrap();
+        trim(&log);
+        assert_eq!(fs::metadata(&log).unwrap().len(), 0);
+    }
+
             ["daemon-.log", "daemon-1e3.log", "executor-+5.log", "x.log", "daemon-8388609.log.1", "daemon-1.x.log"]
         {
             assert!(!is_log(name), "{name}");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rust_ort::base::ids::StepId;
 use rust_ort::dump::reader::{self, Completeness};
-use rust_ort::dump::{CallsToDump, Incomplete, Role, Run, RunSpec};
+use rust_ort::dump::{CallsToDump, Incomplete, Role, Run, RunSpec, gc};
 use rust_ort::onnx::load_tensor;
 use rust_ort::tensor::TensorBuf;
 
@@ -118,6 +118,13 @@ fn writes_until_the_disk_is_full() {
     let temporary = |name: &str| name.starts_with(".tmp-");
     let left = fs::read_dir(folder.join("tensors")).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(left.filter(|name| temporary(name.to_str().unwrap())).count(), 0);
+    drop(run);
+    // Nothing is written before what is to go is gone.
+    let removed = gc(&folder, Some(1), false).unwrap();
+    assert_eq!((removed.steps, removed.kept), (n_complete - 1, Vec::new()));
+    let run = open(folder);
+    write_step(&run, 8);
+    assert_eq!(run.flush().lost, Vec::<String>::new());
     println!("the full disk was survived");
 }
 
