@@ -29,13 +29,19 @@ pub(super) fn open(folder: &Path, stem: &str, extension: &str) -> io::Result<(Pa
     for name in std::iter::once(format!("{stem}.{extension}")).chain(names) {
         let path = folder.join(name);
         let flags = OFlags::NOFOLLOW.bits() as i32;
-        let file = File::options().create(true).append(true).mode(0o600).custom_flags(flags).open(&path)?;
+        let opened = File::options().create(true).append(true).mode(0o600).custom_flags(flags).open(&path);
+        let file = opened.map_err(|error| at(&path, &error))?;
         let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
         if locked != Err(Errno::WOULDBLOCK) || lock(&OWN).contains(&path) {
             return Ok((path, file));
         }
     }
     Err(io::Error::other(format!("{MOST_NAMESAKES} processes have logs called {stem}")))
+}
+
+/// An error with the path that it is about.
+pub(super) fn at(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// As [`open`], of this process's own daemon.
@@ -133,12 +139,6 @@ mod tests {
         assert!(is_log("daemon-7.old.log") && is_log("executor-7.1.old.log") && is_locked(&log));
     }
 
-    #[test]
-    fn other_names_are_no_logs() {
-        for name in ["executor-1-2.starting", "executor-1-2.3.starting", "daemon-1.log"] {
-            assert!(is_log(name), "{name}");
-        }
-        for name in
     /// As on a full disk, which has no room for another file before the log is cut.
     #[test]
     fn a_log_is_cut_where_its_end_cannot_be_kept() {
@@ -150,6 +150,12 @@ mod tests {
         assert_eq!(fs::metadata(&log).unwrap().len(), 0);
     }
 
+    #[test]
+    fn other_names_are_no_logs() {
+        for name in ["executor-1-2.starting", "executor-1-2.3.starting", "daemon-1.log"] {
+            assert!(is_log(name), "{name}");
+        }
+        for name in
             ["daemon-.log", "daemon-1e3.log", "executor-+5.log", "x.log", "daemon-8388609.log.1", "daemon-1.x.log"]
         {
             assert!(!is_log(name), "{name}");

@@ -20,6 +20,7 @@ use crate::confine::Confined;
 use crate::daemon::executors::link::{Link, NoAnswer, Patience};
 use crate::daemon::libraries::KnownLibraries;
 use crate::daemon::logs;
+use crate::daemon::paths;
 use crate::link::message::{Hello, LinkReply, LinkRequest, SOURCES};
 use crate::link::socket;
 use crate::protocol::control::{self, LeaseSpec};
@@ -347,6 +348,8 @@ impl Launch {
             .map_err(|error| match error.kind() {
                 std::io::ErrorKind::WouldBlock => std::io::Error::other(no_thread(&error)),
                 _ => logs::at(Path::new(command.get_program()), &error),
+        // A clean-up may have removed it since the daemon started.
+        paths::make_private(&self.log_folder).map_err(|error| logs::at(&self.log_folder, &error))?;
             })?;
         let log = self.log_folder.join(format!("executor-{}.log", child.id()));
         let is_free = !is_locked(&log);
