@@ -241,16 +241,7 @@ fn die_in_a_call(home: &Home, part: PreparePart, n: i64) -> rust_ort::protocol::
     let handle = client.prepare_part(part).unwrap().handle;
     let (_segment, x, y) = attach_big(&mut client, n);
     let record = CallRecord { call: CallId(1), handle, eager_nodes: 0, inputs: vec![x], outputs: vec![y] };
-    std::fs::write(home.hold(), "").unwrap();
-    let held = home.hold().with_file_name("hold.held");
-    let run = client.observed(record);
-    let error = std::thread::scope(|scope| {
-        let observed = scope.spawn(|| client.observe(run).unwrap_err());
-        wait_for("the call is in the executor", || exists(&held));
-        crash(pid);
-        observed.join().unwrap()
-    });
-    refused(error)
+    client.observed_while(home, record, || crash(pid))
 }
 
 fn mode(path: &Path) -> u32 {
@@ -308,14 +299,7 @@ fn no_pass_runs_over_a_model_that_was_running_when_its_executor_died() {
     let handle = client.prepare_part(part).unwrap().handle;
     let at = |offset| TensorRef { desc: TensorDesc::new(DType::BF16, [4]).unwrap(), ..support::tensor(offset) };
     let record = CallRecord { call: CallId(1), handle, eager_nodes: 0, inputs: vec![at(0)], outputs: vec![at(64)] };
-    std::fs::write(home.hold(), "").unwrap();
-    let run = client.observed(record);
-    let error = std::thread::scope(|scope| {
-        let observed = scope.spawn(|| client.observe(run).unwrap_err());
-        wait_for("the call is in the executor", || exists(&home.hold().with_file_name("hold.held")));
-        crash(pid);
-        refused(observed.join().unwrap())
-    });
+    let error = client.observed_while(&home, record, || crash(pid));
     let part = PathBuf::from(&error.dump).join(&graph().name).join("part_0");
     assert!(part.join("model.onnx").exists() && !part.join("model.precision.onnx").exists(), "{}", part.display());
 }

@@ -290,16 +290,8 @@ fn executor_killed_from_outside_in_a_call_accuses_no_graph() {
     let home = Home::new();
     let (mut client, handle) = ready(&home);
     let victim = home.status()["executors"][0]["pid"].as_u64().unwrap() as u32;
-    std::fs::write(home.hold(), b"").unwrap();
-    let hold = home.hold();
-    let killer = std::thread::spawn(move || {
-        wait_for("the call is inside", || exists(&hold.with_extension("held")));
-        kill(victim);
-    });
-    let run = client.observed(client.record(handle, X));
-    let error = refused(client.observe(run).unwrap_err());
-    killer.join().unwrap();
-    std::fs::remove_file(home.hold()).unwrap();
+    let record = client.record(handle, X);
+    let error = client.observed_while(&home, record, || kill(victim));
     assert_eq!((error.code, error.dump.as_str()), (ErrorCode::ExecutorLost, ""));
     let told = "in call 77 of graph 0_0-inference, part 0: killed from outside (signal 9, SIGKILL)";
     assert!(error.message.contains(told) && error.message.contains("run again"), "{error}");
@@ -316,16 +308,8 @@ fn observed_call_of_a_killed_executor_is_answered() {
     let home = Home::new();
     let (mut client, handle) = ready(&home);
     let victim = home.status()["executors"][0]["pid"].as_u64().unwrap() as u32;
-    std::fs::write(home.hold(), b"").unwrap();
-    let hold = home.hold();
-    let killer = std::thread::spawn(move || {
-        wait_for("the call is inside", || exists(&hold.with_extension("held")));
-        crash(victim);
-    });
-    let run = client.observed(client.record(handle, X));
-    let error = refused(client.observe(run).unwrap_err());
-    killer.join().unwrap();
-    std::fs::remove_file(home.hold()).unwrap();
+    let record = client.record(handle, X);
+    let error = client.observed_while(&home, record, || crash(victim));
     assert_eq!(error.code, ErrorCode::ExecutorLost);
     assert!(error.message.contains("call 77"), "{error}");
     assert!(Path::new(&error.dump).join("0_0-inference/part_0/model.onnx").exists(), "{}", error.dump);
@@ -341,18 +325,8 @@ fn part_whose_executors_died_three_times_in_a_row_is_refused() {
     for death in 1..=3 {
         let victim = client.lease().unwrap().pid;
         let handle = client.prepare().unwrap().handle;
-        std::fs::write(home.hold(), b"").unwrap();
-        let hold = home.hold();
-        let killer = std::thread::spawn(move || {
-            let held = hold.with_extension("held");
-            wait_for("the call is inside", || exists(&held));
-            std::fs::remove_file(held).unwrap();
-            crash(victim);
-        });
-        let run = client.observed(client.record(handle, X));
-        assert_eq!(code(client.observe(run).unwrap_err()), ErrorCode::ExecutorLost);
-        killer.join().unwrap();
-        std::fs::remove_file(home.hold()).unwrap();
+        let record = client.record(handle, X);
+        assert_eq!(client.observed_while(&home, record, || crash(victim)).code, ErrorCode::ExecutorLost);
         assert_eq!(home.status()["quarantine"][0]["deaths_in_a_row"], death);
     }
     client.lease().unwrap();

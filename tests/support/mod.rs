@@ -236,6 +236,23 @@ impl Client {
         }
     }
 
+    /// The error of an observed call that is inside the executor while `end` ends that.
+    pub fn observed_while(&mut self, home: &Home, record: CallRecord, end: impl FnOnce() + Send) -> WireError {
+        std::fs::write(home.hold(), b"").unwrap();
+        let held = home.hold().with_extension("held");
+        let run = self.observed(record);
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                wait_for("the call is inside", || exists(&held));
+                end();
+            });
+            self.observe(run).unwrap_err()
+        });
+        std::fs::remove_file(home.hold()).unwrap();
+        std::fs::remove_file(held).unwrap();
+        refused(error)
+    }
+
     pub fn observed(&self, record: CallRecord) -> RunObserved {
         RunObserved {
             record,
