@@ -40,8 +40,9 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|pattern| matches(pattern, name))
+    /// Whether an output is asked for. One without a name is where all are.
+    fn wants(&self, name: Option<&str>) -> bool {
+        self.only.is_empty() || name.is_some_and(|name| self.only.iter().any(|pattern| matches(pattern, name)))
     }
 
     /// The tolerance of the comparison with what was given on the command line.
@@ -70,7 +71,8 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     // Data sets that eager gave nothing for were never meant to be compared.
     steps.retain(|step| step.n_references > 0 || matches!(step.state, Completeness::Damaged(_)));
     let skipped = n_steps - steps.len();
-    if !args.only.is_empty() && !names(&steps).iter().any(|name| args.wants(name)) {
+    let wants_some = args.wants(None) || names(&steps).iter().any(|name| args.wants(Some(name)));
+    if !wants_some {
         return Err(no_output(args, &steps));
     }
     let bar = progress::bar(steps.len(), "data sets");
@@ -105,10 +107,10 @@ fn verdicts_of(args: &Arguments, step: &StepEntry) -> Result<Vec<TensorVerdict>,
         return Err(Box::new(damage.clone()));
     }
     let mut pairs: BTreeMap<u64, [Option<TensorFile>; 2]> = BTreeMap::new();
-    let names = if args.only.is_empty() { BTreeMap::new() } else { names_of(step)? };
+    let names = if args.wants(None) { BTreeMap::new() } else { names_of(step)? };
     let is_wanted = |file: &TensorFile| {
         let name = file.path.file_name().and_then(|file| names.get(&*file.to_string_lossy()));
-        args.only.is_empty() || name.is_some_and(|name| args.wants(name))
+        args.wants(name.map(String::as_str))
     };
     for (side, role) in [Role::Reference, Role::Actual].into_iter().enumerate() {
         for file in reader::tensors(&step.path, role).map_err(at(&step.path))?.into_iter().filter(is_wanted) {
