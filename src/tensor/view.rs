@@ -76,12 +76,7 @@ impl<'a> TensorView<'a> {
     pub fn in_float32(&self) -> TensorBuf {
         let is_half = matches!(self.dtype(), DType::F16 | DType::BF16);
         let values = is_half.then(|| self.flat_f64(0..self.shape().n_elements())).flatten();
-        let narrow = |values: Vec<f64>| {
-            let bytes = values.into_iter().flat_map(|value| (value as f32).to_le_bytes()).collect();
-            let desc = TensorDesc { dtype: DType::F32, shape: self.shape().clone() };
-            TensorBuf::new(desc, bytes).expect("four bytes an element")
-        };
-        values.map_or_else(|| self.to_owned(), narrow)
+        values.map_or_else(|| self.to_owned(), |values| TensorBuf::rounded_to_f32(self.shape().clone(), &values))
     }
 
     /// Every element widened to f64, same shape. As [`TensorView::flat_f64`].
@@ -124,6 +119,13 @@ impl TensorBuf {
         assert_eq!(shape.n_elements(), values.len(), "the number of elements");
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         Self { desc: TensorDesc { dtype: DType::F64, shape }, bytes }
+    }
+
+    /// A float32 tensor of the values nearest to these. Panics when there are not as many values as elements.
+    pub fn rounded_to_f32(shape: Shape, values: &[f64]) -> Self {
+        assert_eq!(shape.n_elements(), values.len(), "the number of elements");
+        let bytes = values.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();
+        Self { desc: TensorDesc { dtype: DType::F32, shape }, bytes }
     }
 
     /// All zero bytes.

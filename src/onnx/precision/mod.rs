@@ -1,10 +1,10 @@
 //! Half precision for a runtime without arithmetic of it.
 
 mod casts;
-mod double;
 mod elements;
 mod kernels;
 mod mention;
+mod one_type;
 mod scope;
 mod switched;
 #[cfg(test)]
@@ -14,10 +14,10 @@ mod typed;
 mod unrounded_tests;
 mod widen;
 
-pub use double::{double, single};
 pub(super) use elements::{attribute, is};
 pub use kernels::{MISSING_KERNELS, MissingKernels, around_missing_kernels, refused_operator};
 pub use mention::mentions;
+pub use one_type::{double, single};
 pub use switched::{SWITCHES, Switched, switched};
 pub(super) use typed::of_values as element_types;
 pub use typed::{dtype_of, for_each_typed};

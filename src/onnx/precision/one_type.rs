@@ -5,7 +5,7 @@ use crate::onnx::proto::attribute_proto::AttributeType;
 use crate::onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, type_proto};
 use crate::onnx::walk::{bodies_mut, tensors_mut};
 use crate::onnx::{NamedTensor, OnnxError, inline_functions, tensor_proto};
-use crate::tensor::{DType, Shape, TensorBuf, TensorDesc};
+use crate::tensor::{DType, Shape, TensorBuf};
 
 /// The type that takes the place of every narrower floating type.
 #[derive(Clone, Copy)]
@@ -47,10 +47,7 @@ impl Wide {
 
     fn tensor(self, shape: Shape, values: &[f64]) -> TensorBuf {
         match self.0 {
-            DType::F32 => {
-                let bytes = values.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();
-                TensorBuf::new(TensorDesc { dtype: self.0, shape }, bytes).expect("four bytes an element")
-            }
+            DType::F32 => TensorBuf::rounded_to_f32(shape, values),
             _ => TensorBuf::from_f64(shape, values),
         }
     }
@@ -183,6 +180,7 @@ fn value(tensor: TensorProto) -> AttributeProto {
 mod tests {
     use super::*;
     use crate::onnx::value_info;
+    use crate::tensor::TensorDesc;
 
     fn attribute(name: &str, code: i32) -> AttributeProto {
         AttributeProto { name: Some(name.to_owned()), i: Some(code.into()), ..AttributeProto::default() }
