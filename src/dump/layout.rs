@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -12,6 +13,8 @@ use serde_json::{Map, Value};
 use super::error::{Damage, DumpError};
 use super::seal::{Seal, Sealing};
 use crate::base::files::{is_temporary, read_regular};
+use crate::base::identity::Identity;
+use crate::base::sync::lock;
 use crate::compare::{Policy, Summary, TensorVerdict};
 use crate::tensor::TensorDesc;
 
@@ -47,28 +50,34 @@ pub(super) const VALUES_SCHEMAS: [&str; 3] = ["rust_ort/values/3", "rust_ort/val
 pub(super) const INCOMPLETE_SCHEMA: &str = "rust_ort/incomplete/2";
 
 /// Name and version of the format of `nodes_<step>.json`.
-pub const NODES_SCHEMA: &str = "rust_ort/nodes/6";
+pub const NODES_SCHEMA: &str = NODES_SCHEMAS[0];
+/// As those above; the last before it, which two have no seals, is without verdicts of noise, ties and open orders.
+pub(super) const NODES_SCHEMAS: [&str; 4] =
+    ["rust_ort/nodes/6", "rust_ort/nodes/5", "rust_ort/nodes/4", "rust_ort/nodes/3"];
 
 /// Name and version of what is kept of an examination, `blame_<step>.json`.
 pub const BLAME_SCHEMA: &str = "rust_ort/blame-kept/4";
 
-/// Versions whose files have a seal: one without is damaged.
-const SEALED: [&str; 15] = [
-    RUN_SCHEMA,
-    "rust_ort/run/2",
-    PARTS_SCHEMA,
-    PROVENANCE_SCHEMA,
-    FILES_SCHEMA,
-    DATA_SET_SCHEMAS[0],
-    DATA_SET_SCHEMAS[1],
-    INCOMPLETE_SCHEMA,
-    COMPARISON_SCHEMAS[0],
-    COMPARISON_SCHEMAS[1],
-    VALUES_SCHEMAS[0],
-    VALUES_SCHEMAS[1],
-    NODES_SCHEMA,
-    "rust_ort/nodes/5",
-    BLAME_SCHEMA,
+/// Versions whose files have a seal, the newest first: one without is damaged.
+const RUN_SEALED: &[&str] = &[RUN_SCHEMA, "rust_ort/run/2"];
+const PARTS_SEALED: &[&str] = &[PARTS_SCHEMA];
+const PROVENANCE_SEALED: &[&str] = &[PROVENANCE_SCHEMA];
+const FILES_SEALED: &[&str] = &[FILES_SCHEMA];
+const INCOMPLETE_SEALED: &[&str] = &[INCOMPLETE_SCHEMA];
+const MANIFEST_SEALED: &[&str] = &[DATA_SET_SCHEMAS[0], DATA_SET_SCHEMAS[1], VALUES_SCHEMAS[0], VALUES_SCHEMAS[1]];
+const COMPARISON_SEALED: &[&str] = &[COMPARISON_SCHEMAS[0], COMPARISON_SCHEMAS[1]];
+const NODES_SEALED: &[&str] = &[NODES_SCHEMAS[0], NODES_SCHEMAS[1]];
+const BLAME_SEALED: &[&str] = &[BLAME_SCHEMA];
+const SEALED: [&[&str]; 9] = [
+    RUN_SEALED,
+    PARTS_SEALED,
+    PROVENANCE_SEALED,
+    FILES_SEALED,
+    INCOMPLETE_SEALED,
+    MANIFEST_SEALED,
+    COMPARISON_SEALED,
+    NODES_SEALED,
+    BLAME_SEALED,
 ];
 
 /// Largest JSON file that is read: the nodes of the largest graphs take some hundred MB.
@@ -449,9 +458,19 @@ impl RunFile {
 /// The id of a run, drawn when its run.json was first written: what is of the run tells it. None: its run.json has none,
 /// cannot be read, or is somebody else's.
 pub(super) fn run_id(run: &Path) -> Option<String> {
-    match RunFile::of(run) {
-        Ok(RunFile::Ours(_, value)) => value.get(RUN_ID_KEY).and_then(Value::as_str).map(str::to_owned),
-        _ => None,
+    /// Of the run that was asked for last: each of its manifests asks.
+    static LAST: Mutex<Option<(Identity, Option<String>)>> = Mutex::new(None);
+    let now = Identity::at(&run.join(RUN_FILE)).ok()?;
+    let mut last = lock(&LAST);
+    match &*last {
+        Some((identity, id)) if *identity == now => id.clone(),
+        _ => {
+            let id = match RunFile::of(run) {
+                Ok(RunFile::Ours(_, value)) => value.get(RUN_ID_KEY).and_then(Value::as_str).map(str::to_owned),
+                _ => None,
+            };
+            last.insert((now, id)).1.clone()
+        }
     }
 }
 
@@ -495,7 +514,7 @@ pub(super) fn checked(path: &Path, bytes: &[u8]) -> Result<(), Damage> {
         Seal::Broken => Err(Damage::new(path, "its content is not what was sealed")),
         Seal::None => match serde_json::from_slice::<Unsealed<'_>>(bytes) {
             Err(error) if has_our_name(path) => Err(Damage::new(path, format!("none of our JSON: {error}"))),
-            Ok(Unsealed { schema: Some(schema) }) if SEALED.contains(&&*schema) => {
+            Ok(Unsealed { schema: Some(schema) }) if SEALED.iter().any(|sealed| sealed.contains(&&*schema)) => {
                 Err(Damage::new(path, format!("{schema} is sealed, and its seal is gone")))
             }
             _ => Ok(()),
@@ -548,15 +567,15 @@ pub(super) fn versioned(path: &Path, got: &str, expected: &[&str]) -> io::Result
 pub(super) fn schemas_of(name: &str) -> Option<&'static [&'static str]> {
     let numbered = |prefix: &str| number(name, prefix, ".json").is_some();
     Some(match name {
-        RUN_FILE => &[RUN_SCHEMA, "rust_ort/run/2"],
-        PARTS_FILE => &[PARTS_SCHEMA],
-        PROVENANCE_FILE => &[PROVENANCE_SCHEMA],
-        FILES_FILE => &[FILES_SCHEMA],
-        INCOMPLETE_FILE => &[INCOMPLETE_SCHEMA],
-        MANIFEST_FILE => &[DATA_SET_SCHEMAS[0], DATA_SET_SCHEMAS[1], VALUES_SCHEMAS[0], VALUES_SCHEMAS[1]],
-        _ if numbered("comparison_") => &[COMPARISON_SCHEMAS[0], COMPARISON_SCHEMAS[1]],
-        _ if numbered("nodes_") => &[NODES_SCHEMA, "rust_ort/nodes/5"],
-        _ if numbered("blame_") => &[BLAME_SCHEMA],
+        RUN_FILE => RUN_SEALED,
+        PARTS_FILE => PARTS_SEALED,
+        PROVENANCE_FILE => PROVENANCE_SEALED,
+        FILES_FILE => FILES_SEALED,
+        INCOMPLETE_FILE => INCOMPLETE_SEALED,
+        MANIFEST_FILE => MANIFEST_SEALED,
+        _ if numbered("comparison_") => COMPARISON_SEALED,
+        _ if numbered("nodes_") => NODES_SEALED,
+        _ if numbered("blame_") => BLAME_SEALED,
         _ => return None,
     })
 }

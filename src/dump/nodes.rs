@@ -9,17 +9,13 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::layout::{self, NODES_SCHEMA};
+use super::layout::{self, NODES_SCHEMA, NODES_SCHEMAS};
 use super::store::remove_if_there;
 use crate::base::ids::ValueName;
 use crate::compare::{Birth, Noise, NoiseKind, Side, TensorVerdict, Verdict};
 use crate::tensor::TensorBuf;
 
-/// The versions before, which are read, too: without the run's id; the two older ones without a seal, the last of them
-/// without verdicts of noise, ties and open orders.
-const OLDER_SCHEMAS: [&str; 3] = ["rust_ort/nodes/5", "rust_ort/nodes/4", "rust_ort/nodes/3"];
-
-/// The one before those, which is read, too: what float64 says of a node's own kernel stood beside its verdict.
+/// The one before [`NODES_SCHEMAS`], which is read, too: what float64 says of a node's own kernel stood beside its verdict.
 const OLDEST_SCHEMA: &str = "rust_ort/nodes/2";
 
 /// The nodes of a part in one call, in graph order.
@@ -163,7 +159,7 @@ impl NodeTable {
         match &*serde_json::from_slice::<layout::Version<'_>>(bytes)?.schema {
             OLDEST_SCHEMA => Self::from_json(serde_json::from_slice(bytes)?),
             schema => {
-                layout::versioned(path, schema, &[NODES_SCHEMA, OLDER_SCHEMAS[0], OLDER_SCHEMAS[1], OLDER_SCHEMAS[2]])?;
+                layout::versioned(path, schema, &NODES_SCHEMAS)?;
                 Ok(serde_json::from_slice(bytes)?)
             }
         }
@@ -171,7 +167,7 @@ impl NodeTable {
 
     /// From JSON of this version or the four before. Errors: InvalidData for any other.
     pub fn from_json(mut table: Value) -> io::Result<Self> {
-        if OLDER_SCHEMAS.iter().any(|older| table["schema"] == *older) {
+        if NODES_SCHEMAS.iter().any(|known| table["schema"] == *known) {
             table["schema"] = NODES_SCHEMA.into();
         }
         if table["schema"] == OLDEST_SCHEMA {
