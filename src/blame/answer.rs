@@ -46,6 +46,10 @@ pub struct Answer {
     pub complete: bool,
     /// What could not be looked at, and why.
     pub notes: Vec<String>,
+    /// A node that differs from eager where no output is outside tolerance: whoever was told that it is wrong is not told
+    /// that all is right.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrong_alone: Option<String>,
 }
 
 /// An output outside tolerance.

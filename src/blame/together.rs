@@ -153,6 +153,7 @@ mod tests {
             seconds: 0.,
             complete: true,
             notes: Vec::new(),
+            wrong_alone: None,
         }
     }
 

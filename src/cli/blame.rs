@@ -458,12 +458,9 @@ fn headline(answers: &[Answer], transforms: &[String]) -> String {
         return match unknown.map(|answer| &answer.culprit) {
             Some(Culprit::Nobody { why }) => format!("not known who is to blame: {why}\n"),
             _ => {
-                let note = answers
-                    .iter()
-                    .filter(|answer| answer.complaints.is_empty())
-                    .find_map(|answer| answer.notes.first());
-                let note = note.map_or_else(String::new, |note| format!("; {note}"));
-                format!("nobody is to blame: every output is as right as eager's{note}\n")
+                let alone = answers.iter().find_map(|answer| answer.wrong_alone.as_ref());
+                let alone = alone.map_or_else(String::new, |alone| format!("; {alone}"));
+                format!("nobody is to blame: every output is as right as eager's{alone}\n")
             }
         };
     };
@@ -483,7 +480,8 @@ fn headline(answers: &[Answer], transforms: &[String]) -> String {
 /// What is the answer over all, then each part of which there is something to tell.
 fn words(answers: &[Answer], calls: &[Together], transforms: &[String]) -> String {
     let is_dull = |answer: &&Answer| {
-        answer.complaints.is_empty() && answer.notes.is_empty() && answer.complete && answers.len() > 1
+        let tells = answer.wrong_alone.is_some() || !(answer.complaints.is_empty() && answer.notes.is_empty());
+        !tells && answer.complete && answers.len() > 1
     };
     let (dull, telling): (Vec<&Answer>, Vec<&Answer>) = answers.iter().partition(is_dull);
     let texts = telling.into_iter().map(text_of).chain(calls.iter().map(text_of_calls));
@@ -513,7 +511,8 @@ fn text_of(answer: &Answer) -> String {
         if let (Culprit::Nobody { why }, false) = (culprit, answer.complete) {
             text += &format!("not complete: {why}\n");
         }
-        answer.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
+        let notes = answer.wrong_alone.iter().chain(&answer.notes);
+        notes.for_each(|note| text += &format!("note: {note}\n"));
         return text;
     }
     let as_ran: Vec<_> = complaints.iter().map(|complaint| complaint.as_ran.clone()).collect();
