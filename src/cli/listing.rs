@@ -1,5 +1,7 @@
 //! A place of a dump as a table.
 
+use std::path::Path;
+
 use super::answer::warn;
 use super::exit::{Exit, Failure, Outcome};
 use super::table::{self, Give};
@@ -9,28 +11,25 @@ use crate::dump::reader::{CaseEntry, Completeness, GraphEntry, PartEntry, Place,
 
 /// One row a part, or one a step.
 pub(super) fn text_of(place: &Place, steps: bool, width: usize) -> String {
-    let mut rows = Vec::new();
+    let steps = steps || matches!(place, Place::Part(_) | Place::Case(_) | Place::Step(_));
+    let mut listing = Listing { steps, rows: Vec::new() };
     match place {
-        Place::Folder(runs) if steps => runs.iter().for_each(|run| steps_of_run(&mut rows, run)),
-        Place::Run(run) if steps => steps_of_run(&mut rows, run),
-        Place::Graph(graph) if steps => steps_of_graph(&mut rows, graph),
-        Place::Part(PartEntry { steps, .. }) | Place::Case(CaseEntry { steps, .. }) => {
-            rows.extend(steps.iter().map(step_row));
-        }
-        Place::Step(step) => rows.push(step_row(step)),
-        Place::Folder(runs) => runs.iter().for_each(|run| run_rows(&mut rows, run)),
-        Place::Run(run) => run_rows(&mut rows, run),
-        Place::Graph(graph) => graph_rows(&mut rows, "", graph),
+        Place::Part(PartEntry { steps, .. }) | Place::Case(CaseEntry { steps, .. }) => listing.steps(steps),
+        Place::Step(step) => listing.steps(std::slice::from_ref(step)),
+        Place::Folder(runs) => runs.iter().for_each(|run| listing.run(run)),
+        Place::Run(run) => listing.run(run),
+        Place::Graph(graph) => listing.graph("", graph),
         Place::Model(path) | Place::Tensor(path) | Place::Json(path) | Place::Text(path) => {
             return format!("{}\n", path.display());
         }
     }
-    if steps || matches!(place, Place::Part(_) | Place::Case(_) | Place::Step(_)) {
+    if steps {
         // A path that is cut is none.
-        return table::aligned(&["data set", "state", "verdicts"], &rows, &[Give::Never, Give::End, Give::End], width);
+        let header = ["data set", "state", "verdicts"];
+        return table::aligned(&header, &listing.rows, &[Give::Never, Give::End, Give::End], width);
     }
     let gives = [Give::Middle, Give::Middle, Give::Never, Give::Never, Give::End, Give::End];
-    table::aligned(&["run", "graph", "part", "steps", "state", "verdicts"], &rows, &gives, width)
+    table::aligned(&["run", "graph", "part", "steps", "state", "verdicts"], &listing.rows, &gives, width)
 }
 
 /// What a place that was listed comes to: its damage is told beside the listing, and by the exit code.
@@ -51,27 +50,49 @@ fn damages(place: Place) -> Result<Vec<Damage>, Failure> {
     Ok(damaged)
 }
 
-/// In the column of states: of run.json or parts.json.
-fn damaged(damage: Option<&Damage>) -> &'static str {
-    damage.map_or("", |_| "damaged")
+/// A walk through a dump.
+struct Listing {
+    /// One row a step, else one a part.
+    steps: bool,
+    rows: Vec<Vec<String>>,
 }
 
-fn run_rows(rows: &mut Vec<Vec<String>>, run: &RunEntry) {
-    if run.graphs.is_empty() || run.damage.is_some() {
-        rows.push([run.name.as_str(), "-", "-", "0", damaged(run.damage.as_ref()), "-"].map(str::to_owned).to_vec());
+impl Listing {
+    fn run(&mut self, run: &RunEntry) {
+        if run.graphs.is_empty() || run.damage.is_some() {
+            self.itself(&run.path, [&run.name, "-"], run.damage.as_ref());
+        }
+        run.graphs.iter().for_each(|graph| self.graph(&run.name, graph));
     }
-    run.graphs.iter().for_each(|graph| graph_rows(rows, &run.name, graph));
-}
 
-fn graph_rows(rows: &mut Vec<Vec<String>>, run: &str, graph: &GraphEntry) {
-    if graph.parts.is_empty() || graph.damage.is_some() {
-        let state = damaged(graph.damage.as_ref());
-        rows.push([run, graph.name.as_str(), "-", "0", state, "-"].map(str::to_owned).to_vec());
+    fn graph(&mut self, run: &str, graph: &GraphEntry) {
+        if graph.parts.is_empty() || graph.damage.is_some() {
+            self.itself(&graph.path, [run, &graph.name], graph.damage.as_ref());
+        }
+        for part in &graph.parts {
+            match self.steps {
+                true => self.steps(&part.steps),
+                false => self.rows.push(part_row([run, &graph.name], part)),
+            }
+        }
     }
-    graph.parts.iter().for_each(|part| part_rows(rows, [run, &graph.name], part));
+
+    fn steps(&mut self, steps: &[StepEntry]) {
+        self.rows.extend(steps.iter().map(step_row));
+    }
+
+    /// A run or a graph of which there is something to tell, or nothing below.
+    fn itself(&mut self, path: &Path, [run, graph]: [&str; 2], damage: Option<&Damage>) {
+        let state = damage.map_or("", |_| "damaged");
+        let row: &[&str] = match self.steps {
+            true => &[&path.display().to_string(), state, "-"],
+            false => &[run, graph, "-", "0", state, "-"],
+        };
+        self.rows.push(row.iter().map(|&cell| cell.to_owned()).collect());
+    }
 }
 
-fn part_rows(rows: &mut Vec<Vec<String>>, [run, graph]: [&str; 2], part: &PartEntry) {
+fn part_row([run, graph]: [&str; 2], part: &PartEntry) -> Vec<String> {
     let number = part.part.to_string();
     let count = |is: fn(&Completeness) -> bool| part.steps.iter().filter(|step| is(&step.state)).count();
     let incomplete = count(|state| matches!(state, Completeness::Incomplete(_)));
@@ -80,21 +101,7 @@ fn part_rows(rows: &mut Vec<Vec<String>>, [run, graph]: [&str; 2], part: &PartEn
     let state = counts.map(|(n, what)| format!("{n} {what}")).collect::<Vec<_>>().join(", ");
     let state = if state.is_empty() { "complete".to_owned() } else { state };
     let verdicts = verdicts::cell(verdicts::sum(part.steps.iter().filter_map(|step| step.verdicts)));
-    rows.push(vec![run.to_owned(), graph.to_owned(), number, part.steps.len().to_string(), state, verdicts]);
-}
-
-fn steps_of_run(rows: &mut Vec<Vec<String>>, run: &RunEntry) {
-    if run.graphs.is_empty() || run.damage.is_some() {
-        rows.push(vec![run.path.display().to_string(), damaged(run.damage.as_ref()).to_owned(), "-".to_owned()]);
-    }
-    run.graphs.iter().for_each(|graph| steps_of_graph(rows, graph));
-}
-
-fn steps_of_graph(rows: &mut Vec<Vec<String>>, graph: &GraphEntry) {
-    if graph.parts.is_empty() || graph.damage.is_some() {
-        rows.push(vec![graph.path.display().to_string(), damaged(graph.damage.as_ref()).to_owned(), "-".to_owned()]);
-    }
-    rows.extend(graph.parts.iter().flat_map(|part| &part.steps).map(step_row));
+    vec![run.to_owned(), graph.to_owned(), number, part.steps.len().to_string(), state, verdicts]
 }
 
 fn step_row(step: &StepEntry) -> Vec<String> {
