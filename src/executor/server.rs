@@ -339,6 +339,7 @@ impl Loaded {
             }
         }
     }
+
     /// Tells the daemon where a cancelled work goes on all the same.
     fn watch(&self, work: Work, replies: &Arc<Replies>) {
         // Not the tenant, whose end ends sessions.
@@ -352,7 +353,6 @@ impl Loaded {
             tracing::warn!(%error, "no thread: nobody looks whether what was cancelled ends");
         }
     }
-
 
     /// Ends everything of the client and starts anew. Returns when nothing of it runs any more.
     fn reset(&mut self) {

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use crate::base::ids::{ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId, ValueName, Work};
 use crate::tensor::{CallRecord, DType, TensorRef};
 
-use super::message::{DeviceSegmentSpec, FrozenInput, LaneEventsSpec, PartSpec, Prepared, SlotSpec, WireError};
+use super::message::{
+    CustomOpLibrary, DeviceSegmentSpec, FrozenInput, LaneEventsSpec, PartSpec, Prepared, SlotSpec, WireError,
+};
 
 /// Who connects, for status and logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,7 +33,7 @@ pub struct Hello {
     pub cpus: Vec<u8>,
 }
 
-/// Which executor a client wants. Executors with equal values are interchangeable.
+/// Which executor a client wants. Executors with equal values are interchangeable, but for what they have loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseSpec {
     /// Absolute path of libonnxruntime.so*.
@@ -50,6 +52,8 @@ pub struct LeaseSpec {
     pub niceness: Option<i32>,
     /// The client's variables among [`of_client`](crate::protocol::control::of_client); None: the daemon's.
     pub environment: Option<BTreeMap<String, String>>,
+    /// Libraries of custom operators that a warm one may have loaded for another client: it has no others.
+    pub custom_op_libraries: Vec<CustomOpLibrary>,
 }
 
 /// Starts of names of the variables that rule a runtime, its threads, its memory and the devices that it sees.

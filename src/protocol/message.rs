@@ -293,7 +293,7 @@ impl Placement {
 }
 
 /// A shared library of custom operators, as it was when someone looked: another file is another session.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CustomOpLibrary {
     /// Absolute.
     pub path: PathBuf,

@@ -16,7 +16,7 @@ use rust_ort::daemon::libraries::KnownLibraries;
 use rust_ort::protocol::control::{
     CallsToDump, LeaseSpec, Notice, OpenDump, PairToCompare, Reply, Request, VerdictKind,
 };
-use rust_ort::protocol::message::ErrorCode;
+use rust_ort::protocol::message::{CustomOpLibrary, ErrorCode};
 use rust_ort::shm::Lanes;
 use rust_ort::tensor::{DType, TensorDesc, TensorRef};
 
@@ -227,6 +227,63 @@ fn next_client_gets_the_executor_warm_with_its_sessions() {
     assert_eq!(call(&second, prepared.handle), Y);
     let counters = &home.status()["counters"];
     assert_eq!((&counters["sessions_built"], &counters["session_hits"]), (&1.into(), &1.into()));
+}
+
+/// A process unloads no library: the code of one client's would run beside another's data.
+#[test]
+fn an_executor_with_a_clients_library_goes_to_those_alone_that_name_it() {
+    let home = Home::new();
+    let library = crate::common::custom_ops();
+    let lease = |client: &mut Client, named: &[CustomOpLibrary]| {
+        let spec = LeaseSpec {
+            onnxruntime_library: support::library(),
+            threads: 1,
+            custom_op_libraries: named.to_vec(),
+            ..LeaseSpec::default()
+        };
+        let Ok(Reply::Leased(leased)) = client.peer.ask(&Request::LeaseExecutor(spec)) else { panic!("no lease") };
+        leased
+    };
+    let is_free = || {
+        let executors = home.status()["executors"].clone();
+        executors.as_array().unwrap().iter().all(|executor| executor["leased_to"].is_null()).then_some(())
+    };
+    let mut first = Client::connect(&home);
+    // What is named may be loaded; this one does.
+    let cold = lease(&mut first, &[]);
+    first.register();
+    let mut with_library = part();
+    with_library.part.session.custom_op_libraries = vec![library.clone()];
+    first.prepare_part(with_library).unwrap();
+    drop(first);
+    wait_for("the lease comes back", is_free);
+    let changed = CustomOpLibrary { modified_ns: library.modified_ns + 1, ..library.clone() };
+    for named in [&[][..], &[changed]] {
+        let mut other = Client::connect(&home);
+        let leased = lease(&mut other, named);
+        assert!(leased.executor != cold.executor, "{named:?}");
+        drop(other);
+        wait_for("the lease comes back", is_free);
+    }
+    let mut same = Client::connect(&home);
+    let warm: Vec<_> = home.status()["executors"].as_array().unwrap().iter().map(|it| it["id"].clone()).collect();
+    assert_eq!(warm.len(), 2, "one with the library, one that serves whoever names it or not");
+    let mut next = Client::connect(&home);
+    let leased = [lease(&mut same, &[library.clone()]), lease(&mut next, &[library])];
+    assert!(leased.iter().all(|leased| leased.warm), "{leased:?}");
+    assert!(leased.iter().any(|leased| leased.executor == cold.executor), "{leased:?}");
+}
+
+#[test]
+fn a_state_folder_that_was_removed_is_made_again() {
+    let home = Home::new();
+    fs::remove_dir_all(home.state()).unwrap();
+    let (client, handle) = ready(&home);
+    assert_eq!(call(&client, handle), Y);
+    let folder = home.state().join("log");
+    let logs: Vec<_> = fs::read_dir(&folder).unwrap().map(|log| log.unwrap().file_name()).collect();
+    assert!(logs.iter().any(|log| log.to_string_lossy().starts_with("executor-")), "{logs:?}");
+    assert_eq!(fs::metadata(folder).unwrap().mode() & 0o777, 0o700);
 }
 
 #[test]

@@ -12,8 +12,8 @@ use rust_ort::onnx::Described;
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::frame::{FrameHeader, FrameKind, HEADER_LEN, MAX_BODY_BYTES};
 use rust_ort::protocol::message::{
-    DeviceSegmentSpec, Division, ErrorCode, ErrorKind, FrozenInput, LaneEventsSpec, NodeRuntime, Optimization,
-    PartSpec, Placed, Placement, Prepared, RuntimeRule, SessionSpec, SlotSpec, ValueSpec, WireError,
+    CustomOpLibrary, DeviceSegmentSpec, Division, ErrorCode, ErrorKind, FrozenInput, LaneEventsSpec, NodeRuntime,
+    Optimization, PartSpec, Placed, Placement, Prepared, RuntimeRule, SessionSpec, SlotSpec, ValueSpec, WireError,
 };
 use rust_ort::protocol::wire;
 use rust_ort::tensor::{CallRecord, DType, Location, TensorDesc, TensorRef};
@@ -159,6 +159,18 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
             Request::LeaseExecutor(LeaseSpec {
                 niceness: Some(-5),
                 environment: Some(BTreeMap::from([("OMP_NUM_THREADS".into(), "2".into())])),
+                ..lease.clone()
+            }),
+        ),
+        (
+            "lease_executor_libraries_request.bin",
+            64,
+            Request::LeaseExecutor(LeaseSpec {
+                custom_op_libraries: vec![CustomOpLibrary {
+                    path: "/opt/ops/libcustom.so".into(),
+                    len_bytes: 4096,
+                    modified_ns: 1_700_000_000_000_000_001,
+                }],
                 ..lease.clone()
             }),
         ),

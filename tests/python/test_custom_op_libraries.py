@@ -17,12 +17,13 @@ from typing import Any
 import onnxscript
 import pytest
 import torch
-from conftest import Daemon
+from conftest import Daemon, wait_until
 from onnxscript import opset18
 from torch import Tensor
 
 import rust_ort
 from rust_ort.errors import ClientError, DaemonFault
+from rust_ort.link.connection import Connection
 
 ROOT = Path(__file__).parents[2]
 X = torch.arange(12.0).cos().reshape(3, 4)
@@ -115,6 +116,25 @@ def test_operators_of_a_library_run_forward_and_backward(daemon: Daemon, library
         assert graph.eager == [] and name in graph.parts[0]
         nodes = {node.name: node for _, node in graph.nodes}
         assert name in nodes and not any(node.is_wrong for node in nodes.values())
+
+
+def test_the_next_client_gets_a_warm_executor_where_it_names_the_library(daemon: Daemon, library: Path) -> None:
+    def executors() -> list[int]:
+        found = daemon.client().status()["executors"]
+        return [executor["pid"] for executor in found if executor["leased_to"] is None]
+
+    def lease(*libraries: Path) -> int:
+        connection = Connection(str(daemon.socket))
+        connection.lease(daemon.options(custom_op_libraries=[str(library) for library in libraries]))
+        connection.close()
+        wait_until(lambda: connection.executor_pid in executors(), "the lease's end")
+        return connection.executor_pid
+
+    results(compiled(library))
+    daemon.client().close()
+    wait_until(executors, "the lease's end")
+    (used,) = executors()
+    assert (lease() == used, lease(library) == used) == (False, True)
 
 
 def test_without_the_library_its_operators_run_in_eager(daemon: Daemon) -> None:

@@ -98,6 +98,15 @@ def lease_executor_surroundings() -> Any:
     return request
 
 
+def lease_executor_libraries() -> Any:
+    request = lease_executor()
+    request.request_id = 64
+    request.lease_executor.custom_op_libraries.add(
+        path="/opt/ops/libcustom.so", len_bytes=4096, modified_ns=1_700_000_000_000_000_001
+    )
+    return request
+
+
 DEVICE = bytes(range(16))
 
 
@@ -332,6 +341,7 @@ REQUESTS = [
     ("hello_request.bin", hello()),
     ("hello_surroundings_request.bin", hello_surroundings()),
     ("lease_executor_surroundings_request.bin", lease_executor_surroundings()),
+    ("lease_executor_libraries_request.bin", lease_executor_libraries()),
     ("attach_segment_request.bin", attach_segment()),
     ("prepare_part_request.bin", prepare_part()),
     ("prepare_part_passes_request.bin", prepare_part_passes()),

@@ -24,7 +24,7 @@ from rust_ort.link import daemon, wire
 from rust_ort.link.device_order import DeviceOrder, DeviceQueue, events_wanted
 from rust_ort.link.lanes import Lane, LaneMemory, Lanes
 from rust_ort.link.pool import allow_spinning, cuda_folders, libtorch, threads
-from rust_ort.link.specs import DumpSpec
+from rust_ort.link.specs import CustomOpLibrary, DumpSpec
 from rust_ort.link.waiting import Waiting
 from rust_ort.memory import process
 from rust_ort.memory.device import DeviceMemory
@@ -421,6 +421,9 @@ class Connection:
         environment = request.lease_executor.environment
         environment.SetInParent()  # one without variables is not none
         environment.variables.update(_native.environment())
+        for path in options.custom_op_libraries:
+            with contextlib.suppress(ClientError):  # whoever compiles with it is told
+                request.lease_executor.custom_op_libraries.add(**vars(CustomOpLibrary.at(path)))
         leased = self.ask(request)
         self.executor_log = str(leased.log)
         self.executor_pid = int(leased.pid)

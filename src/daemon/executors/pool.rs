@@ -16,7 +16,7 @@ use crate::cuda::InUse;
 use crate::daemon::executors::process::{Executor, Launch, Obituary, Terms, TorchProgram};
 use crate::link::message::{LinkReply, LinkRequest};
 use crate::protocol::control::LeaseSpec;
-use crate::protocol::message::{ErrorCode, WireError};
+use crate::protocol::message::{CustomOpLibrary, ErrorCode, WireError};
 use crate::shm::Counter;
 
 /// Called once when an executor died, with its client if it had one; returns an error for each call that was running.
@@ -74,9 +74,11 @@ impl Pool {
             return Err(WireError::client(ErrorCode::BadOption, why));
         }
         let torch_program = spec.libtorch.as_deref().map(TorchProgram::find).transpose()?;
-        let terms = Terms { spec: spec.clone(), library: library(&spec.onnxruntime_library)?, torch_program };
+        let (mut spec, library) = (spec.clone(), library(&spec.onnxruntime_library)?);
+        let named = std::mem::take(&mut spec.custom_op_libraries);
+        let terms = Terms { spec, library, torch_program };
         self.dismiss_outdated(&terms);
-        if let Some(executor) = self.take_warm(&terms, client) {
+        if let Some(executor) = self.take_warm(&terms, &named, client) {
             return Ok((executor, true));
         }
         if lock(&self.executors).len() >= limits::EXECUTORS {
@@ -86,12 +88,14 @@ impl Pool {
         Ok((self.start(terms, client)?, false))
     }
 
-    fn take_warm(&self, terms: &Terms, client: ClientId) -> Option<Arc<Executor>> {
+    /// One that has loaded none but the named libraries: code of another client's would run in this client's process.
+    fn take_warm(&self, terms: &Terms, named: &[CustomOpLibrary], client: ClientId) -> Option<Arc<Executor>> {
         let executors = lock(&self.executors);
         executors.values().find_map(|executor| {
             let mut lease = lock(&executor.lease);
-            let fits = executor.terms == *terms && lease.client.is_none() && !lease.dismissed && !executor.is_buried();
-            fits.then(|| {
+            let is_free = lease.client.is_none() && !lease.dismissed && !executor.is_buried();
+            let fits = executor.terms == *terms && lease.loaded.iter().all(|library| named.contains(library));
+            (is_free && fits).then(|| {
                 lease.client = Some(client);
                 Arc::clone(executor)
             })

@@ -1,6 +1,6 @@
 //! One executor process: started, asked, mourned.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -24,7 +24,7 @@ use crate::daemon::paths;
 use crate::link::message::{Hello, LinkReply, LinkRequest, SOURCES};
 use crate::link::socket;
 use crate::protocol::control::{self, LeaseSpec};
-use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
+use crate::protocol::message::{CustomOpLibrary, ErrorCode, ErrorKind, WireError};
 use crate::shm::CounterPage;
 
 /// The program with libtorch in it, beside this one, unless this variable of the daemon's environment names another.
@@ -59,7 +59,7 @@ const LAST_LINES: usize = 4;
 /// What an executor holds. Who wants the same is served by a warm one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// As asked for.
+    /// As asked for, without libraries of custom operators: [`Holder::loaded`] tells those.
     pub spec: LeaseSpec,
     /// The library's file then: one that was built anew at the same path is another.
     pub library: Identity,
@@ -125,9 +125,9 @@ pub struct Executor {
     /// Who holds it.
     pub(super) lease: Mutex<Holder>,
     pidfd: OwnedFd,
-    obituary: Mutex<Option<Obituary>>,
     /// Why it was killed here.
     killed_since: OnceLock<String>,
+    obituary: Mutex<Option<Obituary>>,
     buried: Condvar,
 }
 
@@ -142,6 +142,8 @@ pub struct Holder {
     pub idle_since: Instant,
     /// We end it, so its death is no loss.
     pub dismissed: bool,
+    /// Libraries of custom operators that it was to load, for this holder or one before: a process unloads none.
+    pub loaded: BTreeSet<CustomOpLibrary>,
 }
 
 impl Executor {
@@ -175,7 +177,13 @@ impl Executor {
             let _ = end(&mut child);
             internal(error)
         })?;
-        let lease = Holder { client: Some(client), ending: false, idle_since: Instant::now(), dismissed: false };
+        let lease = Holder {
+            client: Some(client),
+            ending: false,
+            idle_since: Instant::now(),
+            dismissed: false,
+            loaded: BTreeSet::new(),
+        };
         let mut executor = Self {
             id,
             pid: child.id(),
@@ -187,6 +195,7 @@ impl Executor {
             link: Link::new(sender),
             lease: Mutex::new(lease),
             pidfd,
+            killed_since: OnceLock::new(),
             obituary: Mutex::new(None),
             buried: Condvar::new(),
         };
@@ -196,7 +205,6 @@ impl Executor {
             Ok((version, confined)) => (executor.onnxruntime_version, executor.confined) = (version, confined),
             Err(mut error) => {
                 let _ = end(&mut child);
-            killed_since: OnceLock::new(),
                 error.log = executor.log.display().to_string();
                 return Err(error);
             }
@@ -216,6 +224,11 @@ impl Executor {
     /// The client that holds it.
     pub fn leased_to(&self) -> Option<ClientId> {
         lock(&self.lease).client
+    }
+
+    /// Notes that it is about to load these.
+    pub fn loads(&self, libraries: &[CustomOpLibrary]) {
+        lock(&self.lease).loaded.extend(libraries.iter().cloned());
     }
 
     /// It is leased to `client`, which has not left.
@@ -305,6 +318,19 @@ impl Executor {
         error
     }
 
+    /// Ends it at once, when it lives, and has its death told so: "killed since …".
+    fn kill_since(&self, why: &str) {
+        tracing::error!(executor = self.id.0, pid = self.pid, why, "executor killed");
+        let _ = self.killed_since.set(why.to_owned()); // the first reason stands
+        self.kill();
+    }
+
+    /// Why it ended so, in words.
+    pub fn cause(&self, ended: Ended) -> String {
+        let here = self.killed_since.get().filter(|_| ended.by() == By::Other);
+        here.map_or_else(|| ended.cause(), |why| format!("killed since {why}"))
+    }
+
     /// Ends it at once, when it lives.
     pub fn kill(&self) {
         // Fails only when it is dead; a pidfd never names another process.
@@ -319,22 +345,11 @@ impl Executor {
 
 impl Launch {
     /// The process, our end of its link, its log.
-    /// Ends it at once, when it lives, and has its death told so: "killed since …".
-    fn kill_since(&self, why: &str) {
-        tracing::error!(executor = self.id.0, pid = self.pid, why, "executor killed");
-        let _ = self.killed_since.set(why.to_owned()); // the first reason stands
-        self.kill();
-    }
-
-    /// Why it ended so, in words.
-    pub fn cause(&self, ended: Ended) -> String {
-        let here = self.killed_since.get().filter(|_| ended.by() == By::Other);
-        here.map_or_else(|| ended.cause(), |why| format!("killed since {why}"))
-    }
-
     fn spawn(&self, id: ExecutorId, mut command: Command) -> std::io::Result<(Child, UnixStream, PathBuf)> {
         let (stream, theirs) = UnixStream::pair()?;
         let stem = format!("executor-{}-{}", std::process::id(), id.0);
+        // A clean-up may have removed it since the daemon started.
+        paths::make_private(&self.log_folder).map_err(|error| logs::at(&self.log_folder, &error))?;
         // Its lock goes with the standard output that the child is given.
         let (start_log, output) = logs::open(&self.log_folder, &stem, "starting")?;
         output.set_len(0)?;
@@ -348,8 +363,6 @@ impl Launch {
             .map_err(|error| match error.kind() {
                 std::io::ErrorKind::WouldBlock => std::io::Error::other(no_thread(&error)),
                 _ => logs::at(Path::new(command.get_program()), &error),
-        // A clean-up may have removed it since the daemon started.
-        paths::make_private(&self.log_folder).map_err(|error| logs::at(&self.log_folder, &error))?;
             })?;
         let log = self.log_folder.join(format!("executor-{}.log", child.id()));
         let is_free = !is_locked(&log);

@@ -22,6 +22,7 @@ pub fn prepare(leased: &Leased<'_>, mut prepare: PreparePart) -> Answer {
     let dumping = at.dumping();
     let folder = dumping.as_ref().map(|dumping| dumping.part(&part)).transpose()?;
     let new = dumping.as_ref().zip(folder.as_ref()).filter(|(_, folder)| folder.new);
+    leased.executor.loads(&part.spec.part.session.custom_op_libraries);
     at.client.state().preparing = Some(Arc::clone(&part));
     if let Some((dumping, folder)) = new {
         dumping.precision(leased, folder, &part);

@@ -72,6 +72,7 @@ fn request_to_proto(request: &Request) -> proto::request::Body {
             niceness: lease.niceness,
             environment: lease.environment.clone().map(|variables| proto::Environment { variables }),
             library_folders: lease.library_folders.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+            custom_op_libraries: lease.custom_op_libraries.iter().map(custom_op_library_to_proto).collect(),
         }),
         Request::CancelCall(Work::Call(call)) => Body::CancelCall(proto::CancelCall { call_id: call.0, request_id: 0 }),
         Request::CancelCall(Work::Request(request_id)) => {

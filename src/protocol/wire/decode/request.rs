@@ -73,6 +73,10 @@ pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
                 .transpose()?,
             niceness: lease.niceness.map(niceness).transpose()?,
             environment: lease.environment.map(environment).transpose()?,
+            custom_op_libraries: custom_op_libraries(
+                "LeaseExecutor.custom_op_libraries.path",
+                lease.custom_op_libraries,
+            )?,
         }),
         Body::CancelCall(proto::CancelCall { call_id, request_id: 0 }) => {
             Request::CancelCall(Work::Call(CallId(call_id)))
@@ -184,19 +188,13 @@ fn session(session: proto::SessionSpec) -> Decoded<SessionSpec> {
         }
         Ok((name, provider.options))
     });
-    let libraries = session.custom_op_libraries.into_iter().map(|library| {
-        Ok(CustomOpLibrary {
-            path: absolute("PreparePart.session.custom_op_libraries.path", library.path)?,
-            len_bytes: library.len_bytes,
-            modified_ns: library.modified_ns,
-        })
-    });
+    let libraries = custom_op_libraries("PreparePart.session.custom_op_libraries.path", session.custom_op_libraries)?;
     Ok(SessionSpec {
         providers: providers.collect::<Decoded<_>>()?,
         optimization,
         config: session.config,
         disabled_optimizers: session.disabled_optimizers,
-        custom_op_libraries: libraries.collect::<Decoded<_>>()?,
+        custom_op_libraries: libraries,
         disabled_passes: session.disabled_passes,
         runtimes: session.runtimes.into_iter().map(runtime_rule).collect::<Decoded<_>>()?,
         keep_float32: patterns("PreparePart.session.keep_float32", session.keep_float32)?,
@@ -205,6 +203,14 @@ fn session(session: proto::SessionSpec) -> Decoded<SessionSpec> {
             false => Some(device("PreparePart.session.device", &session.device)?),
         },
     })
+}
+
+/// field: of their paths.
+fn custom_op_libraries(field: &'static str, libraries: Vec<proto::CustomOpLibrary>) -> Decoded<Vec<CustomOpLibrary>> {
+    let decoded = libraries.into_iter().map(|proto::CustomOpLibrary { path, len_bytes, modified_ns }| {
+        Ok(CustomOpLibrary { path: absolute(field, path)?, len_bytes, modified_ns })
+    });
+    decoded.collect()
 }
 
 /// Most folders of a lease.
