@@ -224,6 +224,32 @@ def test_an_interrupted_call_is_ended_and_its_executor_takes_the_next(
     assert daemon.client()._connection is connection
 
 
+@pytest.mark.parametrize("observed", [False, True])
+def test_an_interrupted_call_that_hangs_ends_with_its_executor(daemon: Daemon, hold: Path, observed: bool) -> None:
+    run = part(daemon.client(), daemon, binary_model("Add", (3,)), [out((3,))])
+    x = torch.ones(3)
+    run([x, x])
+    connection = daemon.client()._connection
+    assert connection is not None
+    hold.write_text("hang")
+
+    def interrupt() -> None:
+        wait_until(lambda: held(hold), "the call in the executor")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        run.observed([x, x], step=0, dump=False, references=None) if observed else run([x, x])
+    thread.join()
+    wait_until(lambda: not connection.lives(), "the end of the executor")
+    hold.unlink()
+    assert "which its client cancelled, went on for 10 s" in str(connection.error())
+    assert run([x, x])[0].tolist() == [2.0] * 3
+    status = daemon.client().status()
+    assert daemon.client()._connection is not connection and status["quarantine"] == []
+
+
 def test_an_interrupted_preparation_leaves_no_part_and_the_next_one_works(
     daemon: Daemon, hung: tuple[PartSpec, Path]
 ) -> None:
