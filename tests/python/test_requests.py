@@ -224,6 +224,30 @@ def test_an_interrupted_call_is_ended_and_its_executor_takes_the_next(
     assert daemon.client()._connection is connection
 
 
+def test_an_interrupt_as_soon_as_a_request_is_sent_costs_no_connection(daemon: Daemon, hold: Path) -> None:
+    run = part(daemon.client(), daemon, binary_model("Add", (3,)), [out((3,))])
+    x = torch.ones(3)
+    connection = run.prepare()
+
+    def interrupt() -> None:
+        while not held(hold):  # without a pause: the other thread may still be at the end of sending
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    for _ in range(30):
+        hold.touch()
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            run.observed([x, x], step=0, dump=False, references=None)
+        thread.join()
+        assert connection.dead is None, connection.dead
+        hold.unlink()
+        wait_until(lambda: daemon.client().status() and connection.in_flight() == [], "the end of the call")
+        Path(f"{hold}.held").unlink()
+    assert run([x, x])[0].tolist() == [2.0] * 3
+
+
 @pytest.mark.parametrize("observed", [False, True])
 def test_an_interrupted_call_that_hangs_ends_with_its_executor(daemon: Daemon, hold: Path, observed: bool) -> None:
     run = part(daemon.client(), daemon, binary_model("Add", (3,)), [out((3,))])

@@ -187,9 +187,14 @@ class Connection:
         with self._sending:
             if self.dead is not None:
                 raise self.error()
+            sent: list[int] = []
             try:
-                sent = 0 if fd is None else socket.send_fds(self._socket, [frame], [fd])
-                self._socket.sendall(memoryview(frame)[sent:])
+                if fd is not None:
+                    sent.append(socket.send_fds(self._socket, [frame], [fd]))
+                while (n_bytes := sum(sent)) < len(frame):
+                    # In one go, without Python in between: what was sent before an interrupt is counted. `sendall`
+                    # looks for signals when all of it is out.
+                    sent.extend(map(self._socket.send, (memoryview(frame)[n_bytes:],)))
                 return
             except OSError:
                 # It may have said why before it closed.
@@ -198,7 +203,8 @@ class Connection:
                 self._lose("the daemon closed the connection")
                 raise self.error() from None
             except BaseException:
-                self._lose("a request was interrupted halfway")
+                if sum(sent) < len(frame):
+                    self._lose("a request was interrupted halfway")
                 raise
 
     def _await(self, number: int, waiting: Waiting) -> Any:
