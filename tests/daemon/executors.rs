@@ -269,7 +269,7 @@ fn an_executor_with_a_clients_library_goes_to_those_alone_that_name_it() {
     let warm: Vec<_> = home.status()["executors"].as_array().unwrap().iter().map(|it| it["id"].clone()).collect();
     assert_eq!(warm.len(), 2, "one with the library, one that serves whoever names it or not");
     let mut next = Client::connect(&home);
-    let leased = [lease(&mut same, &[library.clone()]), lease(&mut next, &[library])];
+    let leased = [lease(&mut same, std::slice::from_ref(&library)), lease(&mut next, &[library])];
     assert!(leased.iter().all(|leased| leased.warm), "{leased:?}");
     assert!(leased.iter().any(|leased| leased.executor == cold.executor), "{leased:?}");
 }

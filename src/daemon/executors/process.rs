@@ -87,13 +87,14 @@ pub struct Life {
 impl Life {
     /// Serves the executor's link until it ends, waits for the process, killed when it does not end. Returns how it ended.
     pub fn until_death(mut self, executor: &Executor) -> Ended {
-        let told = |reply| match reply {
-            LinkReply::GoesOn(work) => executor.kill_since(&format!(
-                "{work}, which its client cancelled, went on for {} s: ONNX Runtime or a custom operator hangs",
-                limits::EXECUTOR_CANCEL.as_secs()
-            )),
-            // To a request that needs no answer.
-            _ => {}
+        let told = |reply| {
+            // Anything else answers a request that needs no answer.
+            if let LinkReply::GoesOn(work) = reply {
+                executor.kill_since(&format!(
+                    "{work}, which its client cancelled, went on for {} s: ONNX Runtime or a custom operator hangs",
+                    limits::EXECUTOR_CANCEL.as_secs()
+                ));
+            }
         };
         if let Err(error) = executor.link.serve(&mut self.receiver, told) {
             tracing::warn!(executor = executor.id.0, %error, "link ended");
