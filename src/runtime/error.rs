@@ -171,8 +171,8 @@ pub enum RuntimeError {
         /// Its name in the model.
         output: String,
     },
-    /// The client of the call is gone, or does not wait for it any more.
-    #[error("run ended: its client is gone, or waits no more")]
+    /// The client of the call is gone, or does not wait for it any more, or the daemon between them went away.
+    #[error("run ended: the daemon is gone, or the client, or it waits no more; the next call finds another")]
     Stopped,
 }
 
@@ -238,7 +238,9 @@ impl RuntimeError {
             Self::BadIndex { .. } => (Client, ErrorCode::BadIndex),
             Self::BadOperand { .. } => (Client, ErrorCode::BadOperand),
             Self::OutOfMemory { .. } => (Fault, ErrorCode::OutOfMemory),
-            Self::RunFailed { .. } | Self::NotWritten { .. } | Self::Stopped => (Fault, ErrorCode::RunFailed),
+            Self::RunFailed { .. } | Self::NotWritten { .. } => (Fault, ErrorCode::RunFailed),
+            // A client that reads it did not stop it: its daemon went away while it waited.
+            Self::Stopped => (Fault, ErrorCode::ExecutorLost),
         }
     }
 }

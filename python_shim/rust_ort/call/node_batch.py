@@ -78,12 +78,14 @@ class NotCompared:
     nothing: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class NodesOf:
-    """One part's comparison of nodes in one call."""
+    """One part's comparison of nodes in one call, which one daemon keeps from its first request to its last."""
 
     part: Part
     step: int
+    _first: int | None = field(default=None, init=False)
+    """Number of the connection of the first."""
 
     def compare(
         self,
@@ -170,7 +172,7 @@ class NodesOf:
         message = request.settle_node
         self._name(message)
         message.name, message.as_right = value.name, why
-        return _verdicts(self.part.client.connection().ask(request))[0]
+        return _verdicts(self._ask(self.part.client.connection(), request, []))[0]
 
     def finish(
         self, plain: Sequence[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor | None]], *, dump: bool,
@@ -194,6 +196,10 @@ class NodesOf:
 
     def _ask(self, connection: Connection, request: Any, held: list[object]) -> Any:
         """Errors: also DaemonFault with what CUDA says, ClientError where memory cannot be shared."""
+        self._first = self._first or connection.number
+        if connection.number != self._first:
+            why = "the daemon that compared its first nodes went away; the next call compares all of them"
+            raise DaemonLost(why, graph=self.part.spec.graph.name)
         shown(connection, self.part.spec.device)
         try:
             return connection.ask(request, keep=held, about=f"nodes of graph {self.part.spec.graph.name}")

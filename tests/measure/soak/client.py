@@ -74,11 +74,13 @@ def wrong(got: Tensor, expected: Tensor) -> bool:
 class Trainer:
     """Trains its model a step at a time."""
 
-    def __init__(self, seed: int, log: Log, *, ranks: int) -> None:
-        draws = random.Random(seed)
-        torch.manual_seed(seed)
+    def __init__(self, seed: int, log: Log, *, rank: int, ranks: int) -> None:
+        # All ranks have one model: what they add up has one size.
+        draws = random.Random(seed - rank)
+        torch.manual_seed(seed - rank)
         self.log, self.ranks = log, ranks
         self.model, self.draw = model_of(draws)
+        torch.manual_seed(seed)
         self.options = draws.choice(OPTIONS)
         self.compiled = torch.compile(self.model, backend="rust_ort", options=self.options)
         self.counts = {"right": 0, "lost": 0}
@@ -166,7 +168,7 @@ def main() -> int:
                 "gloo", init_method=f"file://{options.store}", rank=options.rank, world_size=options.ranks,
                 timeout=PEER_TIMEOUT,
             )  # fmt: skip
-        trainer = Trainer(options.seed, log, ranks=options.ranks)
+        trainer = Trainer(options.seed, log, rank=options.rank, ranks=options.ranks)
         train(trainer, options.folder, options.seed, options.seconds)
     except Exception as error:
         peer = options.ranks > 1 and any(words in str(error) for words in OF_GLOO)
