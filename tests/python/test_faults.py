@@ -16,9 +16,9 @@ from conftest import alive, wait_until
 import rust_ort
 from rust_ort.call import part
 from rust_ort.errors import ClientError, DaemonLost, ExecutorLost
+from rust_ort.link import wire
 from rust_ort.link.connection import Connection
 from rust_ort.memory import process
-from rust_ort.observe import nodes
 
 
 def executor_pids(daemon) -> list[int]:
@@ -108,31 +108,36 @@ def test_daemon_killed_before_each_request_of_a_compile(daemon, monkeypatch: pyt
     assert {"get_plan", "register_graph", "prepare_part"} <= seen
 
 
-@pytest.mark.parametrize("at", ["compare_nodes", "settle_node", "finish_nodes"])
+@pytest.mark.parametrize("after", ["compare_nodes", "settle_node"])
 def test_a_comparison_of_nodes_that_its_daemon_leaves_is_lost_and_no_mistake(
-    daemon, monkeypatch: pytest.MonkeyPatch, at: str
+    daemon, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
     """The daemon that follows knows none of its nodes."""
-    ask, killed = Connection.ask, []
+    ask, killed, asked = Connection.ask, [], []
 
     def killing(connection: Connection, request, **kwargs):
-        asked.append(request.WhichOneof("body"))
-        if asked[-1] == at and asked.count(at) == (2 if at == "compare_nodes" else 1) and not killed:
+        what = request.WhichOneof("body")
+        answer = ask(connection, request, **kwargs)
+        if killed:
+            asked.append(what)
+        if what == after and not killed:
             os.kill(daemon.pid(), signal.SIGKILL)
             wait_until(lambda: daemon.pid() is None, "the daemon to die")
-            killed.append(at)
-        return ask(connection, request, **kwargs)
+            status = wire.Request()
+            status.get_status.SetInParent()
+            with pytest.raises(DaemonLost):  # and the client knows it
+                ask(connection, status)
+            killed.append(what)
+        return answer
 
-    asked: list[str] = []
     torch.manual_seed(0)
-    monkeypatch.setattr(nodes, "BATCH_NODES", 1)
     x = torch.randn(64, 64)
     options = {"compare": "nodes"}
     model = torch.compile(lambda x: ((x - x.mean()).mean() * 3, x @ x), backend="rust_ort", options=options)
     monkeypatch.setattr(Connection, "ask", killing)
-    with pytest.raises(DaemonLost):
+    with pytest.raises(DaemonLost, match="compared its first nodes"):
         model(x)
-    assert killed
+    assert killed and not {"settle_node", "finish_nodes"} & {*asked}
     monkeypatch.setattr(Connection, "ask", ask)
     torch.testing.assert_close(model(x)[1], x @ x, rtol=1e-4, atol=1e-4)
 
