@@ -283,6 +283,7 @@ EOF
 beside_rust() {
     local status=0
     trap '[[ -z $BOUNDED ]] || kill -TERM "$BOUNDED" 2>/dev/null; exit 143' TERM
+    zoo_packages || status=1
     step "fresh install" fresh_install || status=1
     lint_python || status=1
     return "$status"

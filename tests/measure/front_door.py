@@ -88,14 +88,6 @@ FAMILIES: dict[str, Family] = {
         sizes={"n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 64, "vocab_size": VOCABULARY},
     ),
     "Qwen3": Family(kind="Qwen3ForCausalLM", sizes={**DECODER, "head_dim": 8}),
-    "Gemma 2": Family(kind="Gemma2ForCausalLM", sizes={**DECODER, "head_dim": 8}),
-    "OPT": Family(
-        kind="OPTForCausalLM",
-        sizes={
-            **TEXT, "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
-            "max_position_embeddings": 64, "word_embed_proj_dim": 32,
-        },
-    ),
     "T5": Family(
         kind="T5ForConditionalGeneration",
         sizes={
