@@ -417,9 +417,9 @@ fn reset_ends_running_calls_and_the_next_client_finds_warm_sessions() {
     let lanes = Arc::clone(&executor.lanes);
     wait_for("the call to run", || !lanes.running().is_empty());
     let reset = executor.send(LinkRequest::Reset, None);
-    assert_eq!(executor.reply(running).unwrap_err().code, ErrorCode::RunFailed);
+    assert_eq!(executor.reply(running).unwrap_err().code, ErrorCode::ExecutorLost);
     assert_eq!(executor.reply(reset), Ok(LinkReply::Done));
-    assert_eq!(client.join().unwrap().unwrap_err().code, ErrorCode::RunFailed.code());
+    assert_eq!(client.join().unwrap().unwrap_err().code, ErrorCode::ExecutorLost.code());
 
     executor.attach();
     let prepared = executor.prepare(&add()).unwrap();
@@ -443,7 +443,7 @@ fn a_call_that_nobody_waits_for_is_ended_and_the_next_one_runs() {
     assert!(!lanes.running().is_empty(), "another call was ended");
     assert_eq!(executor.ask(LinkRequest::Cancel(Work::Call(CallId(7)))), Ok(LinkReply::Done));
     let ended = client.join().unwrap().unwrap_err();
-    assert!(ended.code == ErrorCode::RunFailed.code() && ended.message.contains("waits no more"), "{ended:?}");
+    assert!(ended.code == ErrorCode::ExecutorLost.code() && ended.message.contains("waits no more"), "{ended:?}");
 
     let observed = executor.send(run(on_link), None);
     // Its thread may not have begun.
@@ -456,7 +456,7 @@ fn a_call_that_nobody_waits_for_is_ended_and_the_next_one_runs() {
             other => panic!("{other:?} to {cancel}"),
         }
     };
-    assert_eq!(error.code, ErrorCode::RunFailed);
+    assert_eq!(error.code, ErrorCode::ExecutorLost);
     executor.call(&after).unwrap();
     assert_eq!(executor.counters.get(Counter::Errors), 2);
 }
@@ -476,9 +476,9 @@ fn a_comparison_of_nodes_that_nobody_waits_for_is_ended_with_its_later_batches()
     wait_for("the first piece", || held.exists());
     assert_eq!(executor.ask(LinkRequest::Cancel(Work::Request(5))), Ok(LinkReply::Done));
     std::fs::remove_file(executor.hold_file()).unwrap();
-    assert_eq!(executor.reply(asked).unwrap_err().code, ErrorCode::RunFailed);
+    assert_eq!(executor.reply(asked).unwrap_err().code, ErrorCode::ExecutorLost);
     assert_eq!(executor.counters.piece(), 0, "it went on with the next piece");
-    assert_eq!(executor.ask(of(5)).unwrap_err().code, ErrorCode::RunFailed);
+    assert_eq!(executor.ask(of(5)).unwrap_err().code, ErrorCode::ExecutorLost);
     assert!(matches!(executor.ask(of(6)), Ok(LinkReply::RanPieces(ran)) if ran.iter().all(Result::is_ok)));
 }
 
@@ -487,7 +487,7 @@ fn a_part_that_nobody_waits_for_is_not_prepared_and_the_next_one_is() {
     let mut executor = Executor::ready();
     assert_eq!(executor.ask(LinkRequest::Cancel(Work::Request(5))), Ok(LinkReply::Done));
     let of = |request| LinkRequest::Prepare { request, part: part(&add(), SessionSpec::default()), frozen: Vec::new() };
-    assert_eq!(executor.ask(of(5)).unwrap_err().code, ErrorCode::RunFailed);
+    assert_eq!(executor.ask(of(5)).unwrap_err().code, ErrorCode::ExecutorLost);
     assert_eq!(executor.counters.get(Counter::SessionsBuilt), 0);
     assert!(matches!(executor.ask(of(6)), Ok(LinkReply::Prepared(prepared)) if prepared.built));
 }
