@@ -1,4 +1,4 @@
-"""Reductions of tensors of rank 0, and over no dimensions."""
+"""Reductions of tensors of rank 0, over no dimensions, and means of rows whose terms are nearly equal."""
 
 from __future__ import annotations
 
@@ -88,3 +88,15 @@ def test_reductions_of_rank_0_and_over_no_dimensions(x: Tensor) -> None:
         torch.testing.assert_close(made, results(every), equal_nan=True)
     left = {node.op for graph in backend.graphs for node in graph.eager}
     assert all(operator.startswith(tuple(IN_EAGER.values())) for operator in left), left
+
+
+@pytest.mark.parametrize("length", [256, 512, 1024, 4096, 8192])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_mean_of_terms_that_are_nearly_equal_is_no_further_off_than_rounding(length: int, dynamic: bool) -> None:
+    """What is added up in few lanes is off by the same at each step; from a mean, little may be left."""
+    torch.manual_seed(0)
+    x = 0.07 + 1e-4 * torch.randn(64, 8, length // 8)
+    mean = torch.compile(lambda x: x.mean((1, 2)), backend="rust_ort", dynamic=dynamic)(x)
+    exact = x.double().mean((1, 2))
+    roundings = (mean - exact).abs() / (torch.finfo(torch.float32).eps / 2 * x.double().abs().mean((1, 2)))
+    assert roundings.max() <= 16, f"{float(roundings.max()):.1f} roundings"
