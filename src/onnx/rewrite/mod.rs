@@ -16,14 +16,14 @@ mod output_reshapes;
 mod product_orientation;
 mod product_transposes;
 mod regions;
-mod row_sums;
+mod row_reductions;
 mod same_casts;
 mod transpose_pairs;
 mod values;
 
 pub use half_products::{HALF_PRODUCT, TURNED};
 use nodes::RUNTIMES_DOMAIN;
-pub use row_sums::{ADD_ROWS, BELOW, sum_rows};
+pub use row_reductions::{BELOW, RowReduction, reduce_rows};
 
 use super::OnnxError;
 use super::precision::{MISSING_KERNELS, MissingKernels, around_missing_kernels};

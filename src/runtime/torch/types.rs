@@ -33,7 +33,7 @@ fn of_node(node: &NodeProto, types: &Types) -> Vec<Option<DType>> {
     let all = |dtype: Option<DType>| vec![dtype; node.output.len()];
     match node.op_type() {
         "Cast" | "BitCast" => all(named("to")),
-        "CastLike" | "Where" | "WhereFloat" | "WhereDouble" | "AddRows" | "DequantizeLinear" | "RMSNormalization" => {
+        "CastLike" | "Where" | "WhereFloat" | "WhereDouble" | "AddRows" | "MaxRows" | "MinRows" | "DequantizeLinear" | "RMSNormalization" => {
             all(input(1))
         }
         "QuantizeLinear" => all(input(2).or(named("output_dtype")).or(Some(DType::U8))),

@@ -64,6 +64,8 @@ def scatter_reduce(
 ) -> Any:
     """In float32, rounded once, with as much of the source as there are indices; a mean as its sum and its count."""
     source = _cut(src, index)
+    if reduce == "sum" and include_self and self.dim():
+        return aten.scatter_add.default(self, dim, index, source)
     if reduce == "mean" and self.dim():
         total = aten.scatter_reduce.two(self, dim, index, source, "sum", include_self=include_self)
         counted = widened(self) if self.is_floating_point() else self
@@ -178,27 +180,30 @@ class _Rows:
 
 
 def _extreme_rows(rows: _Rows, reduce: str, include_self: bool) -> Any:
-    """The same of whole rows; places that something comes to and those of NaN are counted by sums, which are faster."""
+    """The same of whole rows. Places that something comes to, and those that NaN comes to, are counted by sums."""
     from onnxscript import ir
 
     reduction, least = EXTREMES[reduce]
     dtype, into = rows.into.dtype, rows.matrix(rows.into)
     low, nan = (op.Constant(value=ir.tensor(value, dtype=dtype)) for value in (least, math.nan))
     zero = op.Constant(value=ir.tensor(0.0, dtype=_float32()))
-    if not include_self:
-        column = op.Expand(
-            op.Constant(value_float=1.0), op.Concat(op.Shape(rows.source, start=0, end=1), ints([1]), axis=0)
-        )
-        ones = _known_to_be(column, _float32(), [rows.src.shape[0], 1])
-        reached = op.Greater(rows.scattered(rows.zeros(1), ones, 1, "add"), zero)
-        into = op.Where(reached, low, into)
-    is_nan, source_is_nan = op.IsNaN(into), op.IsNaN(rows.source)
-    nans = _known_to_be(op.Cast(source_is_nan, to=_float32()), _float32(), [rows.src.shape[0], rows.columns])
+    shape, of_source = [rows.into.shape[0], rows.columns], [rows.src.shape[0], rows.columns]
+    is_nan = op.IsNaN(rows.source)
+    nans = _known_to_be(op.Cast(is_nan, to=_float32()), _float32(), of_source)
     brought = op.Greater(rows.scattered(rows.zeros(rows.columns), nans, rows.columns, "add"), zero)
-    numbers = _known_to_be(op.Where(is_nan, low, into), dtype, [rows.into.shape[0], rows.columns])
-    source = _known_to_be(op.Where(source_is_nan, low, rows.source), dtype, [rows.src.shape[0], rows.columns])
-    most = rows.scattered(numbers, source, rows.columns, reduction)
-    return rows.back(op.Where(op.Or(is_nan, brought), nan, most))
+    start = op.ConstantOfShape(_shape(rows.into, rows.columns), value=ir.tensor([least], dtype=dtype))
+    source = _known_to_be(op.Where(is_nan, low, rows.source), dtype, of_source)
+    most = rows.scattered(_known_to_be(start, dtype, shape), source, rows.columns, reduction)
+    if include_self:
+        more = op.Max if reduction == "max" else op.Min
+        into_is_nan = op.IsNaN(into)
+        most = more(op.Where(into_is_nan, low, into), most)
+        brought = op.Or(into_is_nan, brought)
+    else:
+        one = op.Expand(op.Constant(value_float=1.0), _shape(rows.src, 1))
+        ones = _known_to_be(one, _float32(), [rows.src.shape[0], 1])
+        most = op.Where(op.Greater(rows.scattered(rows.zeros(1), ones, 1, "add"), zero), most, into)
+    return rows.back(op.Where(brought, nan, most))
 
 
 def _shape(value: Any, columns: int) -> Any:

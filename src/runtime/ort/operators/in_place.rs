@@ -67,7 +67,7 @@ fn on_cpu(model: &mut ModelProto, fuses: bool) -> usize {
             n_replaced += 1;
         }
     });
-    if fuses { n_replaced + onnx::sum_rows(model) } else { n_replaced }
+    if fuses { n_replaced + onnx::reduce_rows(model) } else { n_replaced }
 }
 
 /// Attention by libtorch's kernels, if the process finds them. What runs as the plain nodes of its function is logged.

@@ -1,7 +1,6 @@
 //! Operators of our own: in the place of ONNX's where ONNX Runtime's kernel on the CPU is wrong, and of functions of ours
 //! where one kernel is faster than their nodes.
 
-mod add_rows;
 mod attention;
 mod bits;
 mod broadcast;
@@ -12,6 +11,7 @@ mod device_region;
 mod half_product;
 mod in_place;
 mod region;
+mod row_reductions;
 mod select;
 
 use std::sync::{Arc, Mutex};
@@ -38,7 +38,7 @@ unsafe impl Sync for Operators {}
 
 fn on_cpu() -> ort::Result<OperatorDomain> {
     let domain = attention::add(select::add(OperatorDomain::new(DOMAIN)?)?)?;
-    cuda_attention::add(half_product::add(region::add(add_rows::add(domain)?)?)?)
+    cuda_attention::add(half_product::add(region::add(row_reductions::add(domain)?)?)?)
 }
 
 impl Operators {

@@ -4,14 +4,16 @@ use tch::{Device, Kind, Tensor};
 
 use super::index::from_zero;
 use crate::onnx::region::{CONSTANTS, INPUTS, OUTPUTS, RANK, STEPS};
-use crate::onnx::{ADD_ROWS, BELOW, DOMAIN, Extent, Op, Program, REGION};
+use crate::onnx::{BELOW, DOMAIN, Extent, Op, Program, REGION, RowReduction};
 use crate::runtime::torch::call::{Call, Outputs, Table};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::runtime::torch::value::Precision;
 use crate::tensor::DType;
 
 pub(super) const TABLE: Table = &[
-    (DOMAIN, ADD_ROWS, add_rows),
+    (DOMAIN, "AddRows", |call| reduced_rows(call, RowReduction::Sum)),
+    (DOMAIN, "MaxRows", |call| reduced_rows(call, RowReduction::Max)),
+    (DOMAIN, "MinRows", |call| reduced_rows(call, RowReduction::Min)),
     (DOMAIN, REGION, region),
     (DOMAIN, "WhereDouble", select),
     (DOMAIN, "WhereFloat", select),
@@ -22,8 +24,8 @@ fn select(call: &Call<'_>) -> Outputs {
     call.one_typed(chosen, call.value(1)?.dtype)
 }
 
-/// (indices, updates, shape of 2 numbers) to sums of rows.
-fn add_rows(call: &Call<'_>) -> Outputs {
+/// (indices, updates, shape of 2 numbers) to sums or extremes of rows.
+fn reduced_rows(call: &Call<'_>, reduction: RowReduction) -> Outputs {
     let (indices, updates, shape) = (call.tensor(0)?.f_totype(Kind::Int64)?, call.tensor(1)?, call.ints_of(2)?);
     let &[n_rows, n_columns] = shape.as_slice() else { return fail(format!("a shape of {} numbers", shape.len())) };
     // Of negative indices something was taken away, for what eager refuses to be out of every range.
@@ -31,8 +33,14 @@ fn add_rows(call: &Call<'_>) -> Outputs {
     let given = indices.f_sub_scalar(below)?;
     let indices = if below == 0 { indices } else { given.f_where_self(&indices.f_lt(below / 2)?, &indices)? };
     let rows = from_zero(&indices.f_reshape([-1])?, n_rows)?;
-    let sums = Tensor::f_zeros([n_rows, n_columns], (updates.f_kind()?, Device::Cpu))?;
-    call.one_typed(sums.f_index_add(0, &rows, &updates.f_reshape([-1, n_columns])?)?, call.value(1)?.dtype)
+    let (updates, kind) = (updates.f_reshape([-1, n_columns])?, updates.f_kind()?);
+    let start = Tensor::f_full([n_rows, n_columns], f64::from(reduction.start()), (kind, Device::Cpu))?;
+    let reduced = match reduction {
+        RowReduction::Sum => start.f_index_add(0, &rows, &updates)?,
+        RowReduction::Max => start.f_index_reduce(0, &rows, &updates, "amax", true)?,
+        RowReduction::Min => start.f_index_reduce(0, &rows, &updates, "amin", true)?,
+    };
+    call.one_typed(reduced, call.value(1)?.dtype)
 }
 
 /// A program over rows, in float32.

@@ -1,4 +1,5 @@
-//! Rows added up by index: an embedding's gradient, without zeros as many as the result and an index for each element.
+//! Rows added up by index, or their extremes, without numbers to start with as many as the result and an index for each
+//! element.
 
 use std::sync::Mutex;
 
@@ -7,26 +8,26 @@ use ort::value::{DynTensorValueType, TensorElementType};
 
 use super::bits::{bits, bits_mut};
 use crate::base::sync::lock;
-use crate::onnx::{ADD_ROWS, BELOW};
+use crate::onnx::{BELOW, RowReduction};
 use crate::runtime::error::OUT_OF_BOUNDS;
 
 /// Elements of the result that one thread does at a time.
 const BLOCK: usize = 1 << 16;
 
-/// The domain with its operator.
+/// The domain with its operators.
 pub(super) fn add(domain: OperatorDomain) -> ort::Result<OperatorDomain> {
-    domain.add(AddRows)
+    RowReduction::ALL.into_iter().try_fold(domain, |domain, reduction| domain.add(ReduceRows(reduction)))
 }
 
-/// See [`ADD_ROWS`]. float32; each row is added up in the order of the updates, whatever the number of threads.
+/// See [`RowReduction`]. float32; each row in the order of the updates, whatever the number of threads.
 #[derive(Clone, Copy)]
-struct AddRows;
+struct ReduceRows(RowReduction);
 
-impl Operator for AddRows {
-    type Kernel<'attr> = Adding;
+impl Operator for ReduceRows {
+    type Kernel<'attr> = Reducing;
 
     fn name(&self) -> &str {
-        ADD_ROWS
+        self.0.operator()
     }
 
     fn inputs(&self) -> impl IntoIterator<Item = OperatorInput> {
@@ -38,37 +39,41 @@ impl Operator for AddRows {
         [OperatorOutput::required(TensorElementType::Float32)]
     }
 
-    fn create_kernel<'attr>(&self, context: &KernelContext<'attr>) -> ort::Result<Adding> {
-        Ok(Adding { below: context.get::<i64>(BELOW).unwrap_or(0) })
+    fn create_kernel<'attr>(&self, context: &KernelContext<'attr>) -> ort::Result<Reducing> {
+        Ok(Reducing { reduction: self.0, below: context.get::<i64>(BELOW).unwrap_or(0) })
     }
 }
 
-struct Adding {
+struct Reducing {
+    reduction: RowReduction,
     below: i64,
 }
 
-impl Kernel for Adding {
+impl Kernel for Reducing {
     fn compute(&mut self, context: &ComputeContext) -> ort::Result<()> {
-        let missing = || ort::Error::new(format!("{ADD_ROWS}: an input or output is missing"));
+        let name = self.reduction.operator();
+        let missing = || ort::Error::new(format!("{name}: an input or output is missing"));
         let input = |at: usize| context.input(at)?.ok_or_else(missing)?.downcast::<DynTensorValueType>();
         let (indices, updates, shape) = (input(0)?, input(1)?, input(2)?);
         let &[n_rows, n_columns] = bits::<i64>(&shape)? else {
-            return Err(ort::Error::new(format!("{ADD_ROWS}: a shape of {:?} numbers, expected 2", shape.shape())));
+            return Err(ort::Error::new(format!("{name}: a shape of {:?} numbers, expected 2", shape.shape())));
         };
         let output = context.output(0, vec![n_rows, n_columns])?.ok_or_else(missing)?;
         let mut output = output.downcast::<DynTensorValueType>()?;
         if updates.shape()[..] != [updates.shape().first().copied().unwrap_or(0), n_columns] {
             let of = updates.shape();
-            return Err(ort::Error::new(format!("{ADD_ROWS}: updates of shape {of:?}, expected {n_columns} columns")));
+            return Err(ort::Error::new(format!("{name}: updates of shape {of:?}, expected {n_columns} columns")));
         }
         let updates = Updates::new(bits::<i64>(&indices)?, self.below, n_rows, bits::<f32>(&updates)?, n_columns);
-        let updates = updates.map_err(|reason| ort::Error::new(format!("{ADD_ROWS}: {reason}")))?;
+        let updates = updates.map_err(|reason| ort::Error::new(format!("{name}: {reason}")))?;
         let rows_a_block = (BLOCK / updates.columns.max(1)).max(1);
         let by_block = updates.by_block(rows_a_block, n_rows as usize);
         let elements = bits_mut::<f32>(&mut output)?;
         let blocks: Vec<Mutex<&mut [f32]>> =
             elements.chunks_mut((rows_a_block * updates.columns).max(1)).map(Mutex::new).collect();
-        let fill = |block: usize| updates.add_up(&by_block[block], block * rows_a_block, &mut lock(&blocks[block]));
+        let fill = |block: usize| {
+            updates.reduce(self.reduction, &by_block[block], block * rows_a_block, &mut lock(&blocks[block]));
+        };
         match blocks.len() {
             0 => Ok(()),
             1 => {
@@ -119,15 +124,32 @@ impl<'a> Updates<'a> {
         blocks
     }
 
-    /// Fills rows of the result from `first` on. updates: those that are added to them.
-    fn add_up(&self, updates: &[usize], first: usize, out: &mut [f32]) {
-        out.fill(0.0);
+    /// Fills rows of the result from `first` on. updates: those that come to them.
+    fn reduce(&self, reduction: RowReduction, updates: &[usize], first: usize, out: &mut [f32]) {
+        out.fill(reduction.start());
+        match reduction {
+            RowReduction::Sum => self.each(updates, first, out, |sum, value| *sum += value),
+            // Nothing is more than NaN, which is not less than anything either: it stays, and it is taken.
+            RowReduction::Max => self.each(updates, first, out, |most, value| {
+                if value > *most || value.is_nan() {
+                    *most = value;
+                }
+            }),
+            RowReduction::Min => self.each(updates, first, out, |least, value| {
+                if value < *least || value.is_nan() {
+                    *least = value;
+                }
+            }),
+        }
+    }
+
+    fn each(&self, updates: &[usize], first: usize, out: &mut [f32], take: impl Fn(&mut f32, f32)) {
         for &update in updates {
             let columns = self.columns;
             let at = (self.rows[update] - first) * columns;
             let values = &self.values[update * columns..][..columns];
-            for (sum, value) in out[at..][..columns].iter_mut().zip(values) {
-                *sum += value;
+            for (reduced, &value) in out[at..][..columns].iter_mut().zip(values) {
+                take(reduced, value);
             }
         }
     }
@@ -165,10 +187,28 @@ mod tests {
             let mut found = vec![f32::NAN; expected.len()];
             let by_block = updates.by_block(rows_a_block, rows as usize);
             for (block, out) in found.chunks_mut(rows_a_block * columns).enumerate() {
-                updates.add_up(&by_block[block], block * rows_a_block, out);
+                updates.reduce(RowReduction::Sum, &by_block[block], block * rows_a_block, out);
             }
             assert_eq!(found, expected, "{rows_a_block}");
         }
+    }
+
+    #[test]
+    fn an_extreme_knows_nan_and_infinities() {
+        let (nan, inf) = (f32::NAN, f32::INFINITY);
+        let values = [1.0, nan, 3.0, -inf, -2.0, inf, 5.0, 6.0];
+        let updates = Updates::new(&[0, 0, 0, 0, 1, 1, 3, 3], 0, 4, &values, 1).unwrap();
+        let reduced = |reduction| {
+            let mut out = [0.5; 4];
+            updates.reduce(reduction, &[0, 1, 2, 3, 4, 5, 6, 7], 0, &mut out);
+            out
+        };
+        let [first, others @ ..] = reduced(RowReduction::Max);
+        assert!(first.is_nan());
+        assert_eq!(others, [inf, -inf, 6.0]);
+        let [first, others @ ..] = reduced(RowReduction::Min);
+        assert!(first.is_nan());
+        assert_eq!(others, [-2.0, inf, 5.0]);
     }
 
     #[test]
