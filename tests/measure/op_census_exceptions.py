@@ -6,7 +6,7 @@ import re
 
 from rust_ort.export.aliases import SHARES_MEMORY
 from rust_ort.export.arguments import NO_ELEMENTS
-from rust_ort.export.partition import COMPLEX, DRAWS_RANDOM_NUMBERS, SIZE_AT_RUN_TIME
+from rust_ort.export.partition import COMPLEX, DRAWS_RANDOM_NUMBERS, SIZE_AT_RUN_TIME, UNWRITTEN_OUTPUT
 
 MISSING = "missing"
 CATEGORIES = {
@@ -14,6 +14,7 @@ CATEGORIES = {
     "size known only at run time": "ONNX Runtime could run it, but nothing could say how much memory it needs",
     "complex": "ONNX has no complex numbers",
     "shared memory": "a view that an output is: it computes nothing",
+    "nothing written": "memory that nobody wrote into: it computes nothing",
     "no elements": "it reads a tensor without any: it computes nothing",
     "linalg": "ONNX has no factorizations, solvers or eigenvalues",
     "FFT": "complex numbers, or a real transform of them",
@@ -28,6 +29,7 @@ _BY_REASON = {
     COMPLEX: "complex",
     SHARES_MEMORY: "shared memory",
     NO_ELEMENTS: "no elements",
+    UNWRITTEN_OUTPUT: "nothing written",
 }
 _BY_NAME = {
     "linalg": r"aten\.(_?linalg_\w+|cholesky\w*|_cholesky\w*|triangular_solve|lu_\w+|_lu_\w+|geqrf|ormqr|orgqr|lobpcg"
