@@ -137,6 +137,7 @@ def markdown(output: Path) -> str:
         JUDGED,
         "\n".join(f"- {name}: {value}" for name, value in {**environment(), "packages": _packages()}.items()),
         "## Totals",
+        _counted(found),
         totals(found),
         _share(found),
         _times(found),
@@ -155,6 +156,13 @@ def markdown(output: Path) -> str:
         *(_graphnet(samples) if samples else ()),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _counted(found: Found) -> str:
+    from measure.zoo.models import MODELS
+
+    said = f"{len(found)} of the zoo's {len(MODELS)} models have results."
+    return said if len(found) == len(MODELS) else f"{said} The others were not run yet: this says nothing of them."
 
 
 def _faults(found: Found) -> str:

@@ -241,13 +241,16 @@ def onnx_scatter_add(self: Any, dim: int, index: Any, src: Any) -> Any:
 
 
 def _is_zero(value: Any) -> bool:
-    """Whether it is made of zeros of float32."""
+    """Whether it is made of zeros of float32, cast or not."""
     from onnxscript import ir
 
-    cast = value.producer()
-    zeros = cast.inputs[0].producer() if cast is not None and cast.op_type == "CastLike" else None
-    made = zeros is not None and zeros.op_type == "ConstantOfShape" and "value" not in zeros.attributes
-    return made and value.dtype == ir.DataType.FLOAT
+    made = value.producer()
+    if made is not None and made.op_type in ("Cast", "CastLike"):
+        made = made.inputs[0].producer()
+    if made is None or made.op_type != "ConstantOfShape" or value.dtype != ir.DataType.FLOAT:
+        return False
+    number = made.attributes.get("value")
+    return number is None or not number.value.numpy().any()
 
 
 REDUCTIONS = {"add": "sum", "multiply": "prod"}
