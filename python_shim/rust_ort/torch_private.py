@@ -74,6 +74,7 @@ USED: dict[str, str | None] = {
     "torch.fx._lazy_graph_module._use_lazy_graph_module": "every graph's code is made at once",
     "torch.fx.experimental.proxy_tensor": None,
     "torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing": None,
+    "torch.fx.traceback.get_current_meta": None,
     "torch.fx.experimental.proxy_tensor.get_proxy_mode": None,
     "torch.fx.experimental.proxy_tensor.get_proxy_slot": None,
     "torch.fx.experimental.proxy_tensor.make_fx": None,
@@ -526,6 +527,14 @@ def outside_tracing() -> contextlib.AbstractContextManager[Any]:
         "torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing"
     )()
     return context
+
+
+def may_be_recomputed() -> bool:
+    """Whether what is traced now may be computed once more in the backward: it is checkpointed, or memory has a
+    budget."""
+    meta: dict[str, Any] = find("torch.fx.traceback.get_current_meta")()
+    budget: float = getattr(find("torch._functorch.config"), "activation_memory_budget", 1.0)
+    return "recompute" in meta or budget < 1.0
 
 
 def bounds(number: torch.SymInt | torch.SymFloat) -> tuple[float, float]:

@@ -13,7 +13,9 @@ import pytest
 import torch
 from support import FakeClient
 from torch import Tensor, nn
+from torch._functorch import config as functorch_config
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import rust_ort
 
@@ -160,3 +162,30 @@ def test_batch_norm_in_training_is_eagers(dims: int, dynamic: bool, affine: bool
 
     compiled = torch.compile(ours, backend=rust_ort.backend(), dynamic=dynamic)
     torch.testing.assert_close(run(ours, compiled), run(eager, eager), equal_nan=True, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("budget", [None, 0.0, 0.5])
+def test_batch_norm_that_is_computed_once_more_reads_no_statistics_that_were_written(budget: float | None) -> None:
+    """Under a checkpoint, and where memory has a budget. As aot_eager: eager's checkpoint updates statistics twice."""
+
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layers = [nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU()) for _ in range(3)]
+            self.layers = nn.Sequential(*layers)
+
+        def forward(self, x: Tensor) -> Any:
+            return self.layers(x) if budget is not None else checkpoint(self.layers, x, use_reentrant=False)
+
+    torch.manual_seed(0)
+    model, x = Checkpointed(), torch.randn(4, 3, 8, 8)
+
+    def run(backend: Any) -> list[Any]:
+        module, given = copy.deepcopy(model), x.clone().requires_grad_()
+        torch.compiler.reset()
+        out = torch.compile(module, backend=backend)(given)
+        out.square().sum().backward()
+        return [out, given.grad, *(p.grad for p in module.parameters()), *module.buffers()]
+
+    with functorch_config.patch(activation_memory_budget=1.0 if budget is None else budget):
+        torch.testing.assert_close(run(rust_ort.backend()), run("aot_eager"), rtol=1e-4, atol=1e-4)

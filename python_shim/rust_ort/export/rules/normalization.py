@@ -13,7 +13,7 @@ from rust_ort.export.rules.promotion import computed, kernel_dtype
 from rust_ort.export.rules.registry import decomposed, ints, op, torchs_own, translated, unread
 from rust_ort.export.rules.sizes import known
 from rust_ort.export.rules.summation import mean, sum_over
-from rust_ort.torch_private import torchs_decompositions
+from rust_ort.torch_private import may_be_recomputed, torchs_decompositions
 
 aten = torch.ops.aten
 
@@ -40,7 +40,8 @@ def batch_norm(
         if input.device.type == "cpu":
             output = _evaluated(input, weight, bias, running_mean, running_var, eps)
         return output, *others
-    if all(map(_is_float32, (input, weight, bias, running_mean, running_var))):
+    # Computed once more, one node would read the running statistics, which are written meanwhile.
+    if all(map(_is_float32, (input, weight, bias, running_mean, running_var))) and not may_be_recomputed():
         return NotImplemented
     number = math.prod((input.shape[0], *input.shape[2:]))
     x, dtype = computed(input)
@@ -86,7 +87,12 @@ def batch_norm_backward(
 ) -> Any:  # fmt: skip
     """(grad_input, grad_weight, grad_bias): torch's own, but where the number in a channel is symbolic."""
     if train and all(map(_is_float32, (grad_out, input, weight, save_mean))):
-        return NotImplemented
+        if running_mean is None and running_var is None:
+            return NotImplemented
+        # It reads no running statistics, which are written before it runs.
+        return aten.native_batch_norm_backward.default(
+            grad_out, input, weight, None, None, save_mean, save_invstd, train, eps, output_mask
+        )
     number = math.prod((input.shape[0], *input.shape[2:]))
     if not train or isinstance(number, int):
         own = torchs_decompositions()[aten.native_batch_norm_backward.default]
