@@ -239,7 +239,7 @@ mod tests {
     fn extreme(reduction: &str, number: f32) -> ModelProto {
         let mut model = gradient(&[5, 1]);
         let graph = model.graph.as_mut().unwrap();
-        graph.node[6].attribute[1].s = Some(reduction.to_owned().into_bytes().into());
+        graph.node[6].attribute[1].s = Some(reduction.to_owned().into_bytes());
         let start = TensorProto {
             data_type: Some(DType::F32.onnx_code()),
             raw_data: Some(number.to_le_bytes().to_vec().into()),

@@ -33,9 +33,8 @@ fn of_node(node: &NodeProto, types: &Types) -> Vec<Option<DType>> {
     let all = |dtype: Option<DType>| vec![dtype; node.output.len()];
     match node.op_type() {
         "Cast" | "BitCast" => all(named("to")),
-        "CastLike" | "Where" | "WhereFloat" | "WhereDouble" | "AddRows" | "MaxRows" | "MinRows" | "DequantizeLinear" | "RMSNormalization" => {
-            all(input(1))
-        }
+        "CastLike" | "Where" | "WhereFloat" | "WhereDouble" | "AddRows" | "MaxRows" | "MinRows"
+        | "DequantizeLinear" | "RMSNormalization" => all(input(1)),
         "QuantizeLinear" => all(input(2).or(named("output_dtype")).or(Some(DType::U8))),
         "Equal" | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual" | "And" | "Or" | "Xor" | "Not" | "IsNaN"
         | "IsInf" => all(Some(DType::Bool)),
