@@ -35,7 +35,7 @@ INTRODUCTION = """\
 How public models do under `torch.compile(backend="rust_ort")`. Made by `make zoo`: models of transformers, timm,
 torchvision, torch-geometric, diffusers and torchaudio, built offline with seeded random weights, **in the
 configuration that their own class defaults to, made smaller only in sizes**: caches, dropout, labels and outputs are
-as a user has them. A process for each model; the packages' versions stand below.
+as a user has them. A process of one thread for each model, two at a time, whatever the line on threads says below.
 
 What is done with each:
 
