@@ -163,12 +163,8 @@ class _Rows:
         """The row of each element of a source of as many columns."""
         sizes = [self.src.shape[0], columns]
         column = _known_to_be(op.Reshape(self._line, ints([-1, 1])), self._line.dtype, [sizes[0], 1])
-        shape = (
-            ints(sizes)
-            if isinstance(sizes[0], int)
-            else op.Concat(op.Shape(column, start=0, end=1), ints([columns]), axis=0)
-        )
-        return in_range(_known_to_be(op.Expand(column, shape), self._line.dtype, sizes))
+        spread = op.Expand(column, _shape(column, columns))
+        return in_range(_known_to_be(spread, self._line.dtype, sizes))
 
     def scattered(self, into: Any, source: Any, columns: int, reduction: str) -> Any:
         made = op.ScatterElements(into, self.places(columns), source, axis=0, reduction=reduction)
