@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -191,6 +191,20 @@ def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def held(hold: Path) -> bool:
     return Path(f"{hold}.held").exists()
+
+
+def interrupted_while_held(hold: Path, call: Callable[[], object]) -> None:
+    """Makes a call, which the executor holds, and interrupts it there."""
+
+    def interrupt() -> None:
+        wait_until(lambda: held(hold), "the call in the executor")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    thread.join()
 
 
 @pytest.fixture

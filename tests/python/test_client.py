@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from conftest import Daemon, alive, held, wait_until
+from conftest import Daemon, alive, held, interrupted_while_held, wait_until
 from onnx import TensorProto, helper
 
 from rust_ort.call.client import Client
@@ -394,15 +394,7 @@ def test_an_interrupted_call_keeps_its_memory_until_it_is_answered(daemon: Daemo
     run([torch.ones(10), torch.ones(10)])
     hold.touch()
 
-    def interrupt() -> None:
-        wait_until(lambda: held(hold), "the call in the executor")
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        run([torch.ones(10), torch.ones(10)])
-    thread.join()
+    interrupted_while_held(hold, lambda: run([torch.ones(10), torch.ones(10)]))
     connection = daemon.client()._connection
     assert connection is not None
     assert connection.lanes is not None

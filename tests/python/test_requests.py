@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import WATCHDOG_S, Daemon, held, wait_until
+from conftest import WATCHDOG_S, Daemon, held, interrupted_while_held, wait_until
 from test_client import add, binary_model, out, part
 
 from rust_ort.call.part import Part
@@ -206,15 +206,10 @@ def test_an_interrupted_call_is_ended_and_its_executor_takes_the_next(
     assert connection is not None
     hold.touch()
 
-    def interrupt() -> None:
-        wait_until(lambda: held(hold), "the call in the executor")
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        run.observed([x, x], step=0, dump=False, references=None) if observed else run([x, x])
-    thread.join()
+    interrupted_while_held(
+        hold,
+        lambda: run.observed([x, x], step=0, dump=False, references=None) if observed else run([x, x]),
+    )
     daemon.client().status()  # answered after the request that ends the call
     hold.unlink()
     wait_until(lambda: connection.lives() and connection.in_flight() == [], "the end of the call")
@@ -257,15 +252,10 @@ def test_an_interrupted_call_that_hangs_ends_with_its_executor(daemon: Daemon, h
     assert connection is not None
     hold.write_text("hang")
 
-    def interrupt() -> None:
-        wait_until(lambda: held(hold), "the call in the executor")
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        run.observed([x, x], step=0, dump=False, references=None) if observed else run([x, x])
-    thread.join()
+    interrupted_while_held(
+        hold,
+        lambda: run.observed([x, x], step=0, dump=False, references=None) if observed else run([x, x]),
+    )
     wait_until(lambda: not connection.lives(), "the end of the executor")
     hold.unlink()
     assert "which its client cancelled, went on for 10 s" in str(connection.error())
