@@ -42,8 +42,8 @@ pub use precision::{
 pub use print::{model_text, preview, type_text};
 pub use region::{Extent, HIGHEST_RANK, Op, Program, REGION, Step, TYPED_REGION, TypedProgram};
 pub use rewrite::{
-    BELOW, HALF_PRODUCT, RowReduction, TURNED, Target, fit_kernels, is_ours, passes, passes_for, ran, reduce_rows,
-    rewrite,
+    AVERAGED, BELOW, ChannelConvolution, HALF_PRODUCT, KEEPDIMS, LEFT_AXIS, RowReduction, TURNED, Target, WIDE_SUM,
+    fit_kernels, is_ours, passes, passes_for, ran, reduce_rows, rewrite,
 };
 pub use save::save;
 pub use select::{Described, Descriptions, descriptions, fitting_values, matches, node_owners, select_nodes};

@@ -18,8 +18,8 @@ LOWEST_OPSET, HIGHEST_OPSET = 18, 26
 # As src/onnx/rewrite/ has them, in the order in which they run.
 PASSES = (
     "same-casts", "constant-shapes", "transpose-pairs", "output-copies", "output-reshapes", "half-products",
-    "cast-transposes", "product-orientation", "product-transposes", "cast-reshapes", "regions", "leaf-order",
-    "missing-kernels",
+    "wide-sums", "channel-convolutions", "cast-transposes", "product-orientation", "product-transposes",
+    "cast-reshapes", "regions", "leaf-order", "missing-kernels",
 )  # fmt: skip
 
 

@@ -39,15 +39,15 @@ pub(super) fn run(graph: &mut GraphProto) -> usize {
 
 /// Numbers of int64.
 #[derive(Clone, Debug, PartialEq)]
-struct Numbers {
+pub(super) struct Numbers {
     /// At most one size.
     dims: Vec<i64>,
-    values: Vec<i64>,
+    pub(super) values: Vec<i64>,
 }
 
 impl Numbers {
     /// A Constant's.
-    fn of(node: &NodeProto) -> Option<Self> {
+    pub(super) fn of(node: &NodeProto) -> Option<Self> {
         let [value] = node.attribute.as_slice() else { return None };
         let found = match value.name() {
             _ if !is(node, "Constant") => return None,
@@ -59,7 +59,7 @@ impl Numbers {
         (found.values.len() <= MAX_NUMBERS).then_some(found)
     }
 
-    fn of_tensor(tensor: &TensorProto) -> Option<Self> {
+    pub(super) fn of_tensor(tensor: &TensorProto) -> Option<Self> {
         let n_values = match tensor.dims.as_slice() {
             [] => 1,
             &[size] => usize::try_from(size).ok().filter(|&size| size <= MAX_NUMBERS)?,

@@ -7,6 +7,7 @@
 
 mod cast_reshapes;
 mod cast_transposes;
+mod channel_convolutions;
 mod constant_shapes;
 mod half_products;
 mod leaf_order;
@@ -20,10 +21,13 @@ mod row_reductions;
 mod same_casts;
 mod transpose_pairs;
 mod values;
+mod wide_sums;
 
+pub use channel_convolutions::ChannelConvolution;
 pub use half_products::{HALF_PRODUCT, TURNED};
 use nodes::RUNTIMES_DOMAIN;
 pub use row_reductions::{BELOW, RowReduction, reduce_rows};
+pub use wide_sums::{AVERAGED, KEEPDIMS, LEFT_AXIS, WIDE_SUM};
 
 use super::OnnxError;
 use super::precision::{MISSING_KERNELS, MissingKernels, around_missing_kernels};
@@ -73,6 +77,8 @@ const PASSES: &[Pass] = &[
     Pass::of("output-copies", Some(output_copies::run), Some(output_copies::run)),
     Pass::of("output-reshapes", Some(output_reshapes::run), Some(output_reshapes::run)),
     Pass::of("half-products", Some(half_products::run), None),
+    Pass::of("wide-sums", Some(wide_sums::on_cpu), Some(wide_sums::on_cuda)),
+    Pass::of("channel-convolutions", Some(channel_convolutions::run), None),
     Pass::of("cast-transposes", Some(cast_transposes::run), None),
     Pass::of("product-orientation", Some(product_orientation::run), None),
     Pass::of("product-transposes", Some(product_transposes::on_cpu), Some(product_transposes::on_cuda)),
@@ -83,7 +89,10 @@ const PASSES: &[Pass] = &[
 
 /// Whether a node is of an operator of ours that a pass made.
 pub fn is_ours(node: &NodeProto) -> bool {
-    is_region(node) || half_products::is_half_product(node)
+    is_region(node)
+        || half_products::is_half_product(node)
+        || channel_convolutions::is_channel_convolution(node)
+        || wide_sums::is_wide_sum(node)
 }
 
 /// Names of the passes, in the order in which they run: those of [`rewrite`], then that of [`fit_kernels`].

@@ -30,8 +30,8 @@ use crate::tensor::DType;
 
 /// The pass whose operators are compiled.
 const REGIONS: &str = "regions";
-/// The pass whose products read a matrix of half precision as it is.
-const HALF_PRODUCTS: &str = "half-products";
+/// Passes that gain nothing where weights are constants, which are made wide, laid out and packed before any call.
+const OF_INPUTS: [&str; 2] = ["half-products", "channel-convolutions"];
 
 /// A session, and what is known of its model's values.
 pub(super) struct OrtSession {
@@ -234,8 +234,8 @@ impl OrtSession {
             }
             Ok::<_, RuntimeError>(with_all_inputs)
         };
-        // What is constant is wide and packed before any call: nothing is gained where it is read as it is.
-        let for_passes = if constants.is_empty() { spec } else { &spec.without_pass(HALF_PRODUCTS) };
+        let without = || OF_INPUTS.iter().fold(spec.clone(), |spec, pass| spec.without_pass(pass));
+        let for_passes = if constants.is_empty() { spec } else { &without() };
         let mut prepared = prepared(loaded, model, for_passes, missing)?;
         let mut ran = complete(&mut prepared)?;
         let refused = |error: ort::Error| refused_graphs(spec, &error.to_string()).unwrap_or_else(|| bad_model(error));

@@ -146,6 +146,9 @@ def convolution_backward_weight(
     kernel = list(weight.shape[2:])
     spatial = len(kernel)
     swapped = [1, 0, *range(2, 2 + spatial)]
+    if groups > 1 and weight.shape[0] == groups and weight.shape[1] == 1 and spatial < 3:
+        made = _of_channels(read, produced, weight, stride, padding, dilation, swapped)
+        return *unread(1), op.Cast(made, to=weight.dtype) if is_half else made, *unread(1)
     patches = op.Transpose(read, perm=swapped)
     if any(padding):
         patches = op.Pad(patches, ints([0, 0, *padding] * 2))
@@ -170,6 +173,22 @@ def convolution_backward_weight(
     made = op.Reshape(op.Transpose(product, perm=[0, 2, 1]), ints(list(weight.shape)))
     made = op.Cast(made, to=weight.dtype) if is_half else made
     return *unread(1), made, *unread(1)
+
+
+def _of_channels(
+    read: Any, produced: Any, weight: Any, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+    swapped: Sequence[int],
+) -> Any:  # fmt: skip
+    """The gradient of kernels of one channel each, as the convolution of each channel that it is: by a kernel that is
+    the gradient of what it produced, the batch as its channels, stride and dilation swapped."""
+    groups, _, *kernel = weight.shape
+    spatial = len(kernel)
+    channels = op.Reshape(op.Transpose(read, perm=swapped), ints([1, -1, *[0] * spatial]))
+    of_produced = op.Transpose(produced, perm=swapped)
+    whole = op.Conv(channels, of_produced, group=groups, strides=[*dilation], dilations=[*stride], pads=[*padding] * 2)
+    # Of what the last window left of the input there may be more.
+    axes = [*range(2, 2 + spatial)]
+    return op.Reshape(op.Slice(whole, ints([0] * spatial), ints(kernel), ints(axes)), ints([*weight.shape]))
 
 
 def _numbers(sizes: Sequence[int], spatial: int) -> list[int]:

@@ -12,7 +12,6 @@ from torch import Tensor
 from rust_ort.export.rules.promotion import computed, kernel_dtype
 from rust_ort.export.rules.registry import decomposed, ints, op, torchs_own, translated, unread
 from rust_ort.export.rules.sizes import known
-from rust_ort.export.rules.summation import mean, sum_over
 from rust_ort.torch_private import may_be_recomputed, torchs_decompositions
 
 aten = torch.ops.aten
@@ -126,9 +125,9 @@ def onnx_batch_norm(
     if not training:
         raise ValueError("in evaluation it is decomposed")
     dims = _over(input)
-    centre = mean(input, dims, True)
+    centre = _wide("ReduceMean", input, dims, keepdims=True)
     centred = _like(op.Sub(input, centre), input)
-    variance = mean(_like(op.Mul(centred, centred), input), dims, True)
+    variance = _wide("ReduceMean", _like(op.Mul(centred, centred), input), dims, keepdims=True)
     factor = op.Reciprocal(op.Sqrt(op.Add(variance, _number(eps))))
     output = op.Mul(centred, factor)
     output = output if weight is None else op.Mul(output, _each_channel(weight, input))
@@ -154,7 +153,8 @@ def onnx_batch_norm_backward(
     dims = _over(input)
     share = op.Reciprocal(_number_of(input, dims))
     centred = _like(op.Sub(input, _each_channel(save_mean, input)), input)
-    total, along = sum_over(grad_out, dims), sum_over(_like(op.Mul(grad_out, centred), input), dims)
+    total = _wide("ReduceSum", grad_out, dims, keepdims=False)
+    along = _wide("ReduceSum", _like(op.Mul(grad_out, centred), input), dims, keepdims=False)
     slope = op.Mul(op.Mul(along, share), op.Mul(save_invstd, save_invstd))
     made = op.Sub(grad_out, op.Mul(centred, _each_channel(slope, input)))
     made = op.Sub(made, _each_channel(op.Mul(total, share), input))
@@ -162,6 +162,14 @@ def onnx_batch_norm_backward(
     made = op.Mul(made, _each_channel(factor, input))
     results = made, op.Mul(along, save_invstd), total
     return tuple(one if wanted else unread(1)[0] for one, wanted in zip(results, output_mask, strict=True))
+
+
+def _wide(reduction: str, value: Any, dims: Sequence[int], *, keepdims: bool) -> Any:
+    """In float64, as torch's kernel on the CPU adds up what is in a channel."""
+    from onnxscript import ir
+
+    wide = op.Cast(value, to=ir.DataType.DOUBLE)
+    return op.Cast(getattr(op, reduction)(wide, ints(list(dims)), keepdims=keepdims), to=ir.DataType.FLOAT)
 
 
 def _over(input: Any) -> list[int]:

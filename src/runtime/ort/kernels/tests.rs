@@ -4,7 +4,10 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::processor::Alone;
-use super::{Backward, Element, Forward, HalfProduct, Heads, HeadsMut, Mask, Scores, run};
+use super::{
+    Backward, Channels, Direction, Element, Forward, HalfProduct, Heads, HeadsMut, Mask, Scores, Sizes, WideSum,
+    Window, run,
+};
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -412,4 +415,152 @@ fn lengths_that_do_not_fit_are_no_product() {
     assert!(HalfProduct::new(&[0.0; 5], &[f16::ZERO; 6], [2, 3], true, &mut result).is_none());
     assert!(HalfProduct::new(&[0.0; 4], &[f16::ZERO; 7], [2, 3], true, &mut result).is_none());
     assert!(HalfProduct::new(&[0.0; 4], &[f16::ZERO; 6], [2, 3], true, &mut result[..5]).is_none());
+}
+
+/// A convolution of channels: each product of an element of the kernel and one of the plane, in float64.
+fn convolved(
+    sizes: &Sizes,
+    window: &Window,
+    direction: Direction,
+    input: &[f32],
+    weight: &[f32],
+    bias: &[f32],
+) -> Vec<f64> {
+    let Sizes { batch, channels, inner, input: [h, w], kernel: [rows, columns], output: [down, across] } = *sizes;
+    let mut output: Vec<f64> = (0..batch * channels * down * across)
+        .map(|at| bias.get(at / (down * across) % channels).map_or(0.0, |&bias| bias.into()))
+        .collect();
+    let is_plain = direction == Direction::Plain;
+    let (small, large) = if is_plain { ([down, across], [h, w]) } else { ([h, w], [down, across]) };
+    for (plane, part) in (0..batch * channels).flat_map(|plane| (0..inner).map(move |part| (plane, part))) {
+        for (tap, place) in (0..rows * columns).flat_map(|tap| (0..small[0] * small[1]).map(move |place| (tap, place)))
+        {
+            let row = (place / small[1] * window.stride[0] + tap / columns * window.dilation[0])
+                .checked_sub(window.before[0]);
+            let column = (place % small[1] * window.stride[1] + tap % columns * window.dilation[1])
+                .checked_sub(window.before[1]);
+            let (Some(row), Some(column)) = (row, column) else { continue };
+            if row >= large[0] || column >= large[1] {
+                continue;
+            }
+            let met = row * large[1] + column;
+            let (read, written) = if is_plain { (met, place) } else { (place, met) };
+            let weight = weight[((plane % channels) * inner + part) * rows * columns + tap];
+            let read = input[(plane * inner + part) * h * w + read];
+            output[plane * down * across + written] += f64::from(weight) * f64::from(read);
+        }
+    }
+    output
+}
+
+fn floats(n: usize, seed: usize) -> Vec<f32> {
+    numbers(n, seed).into_iter().map(|number| number as f32).collect()
+}
+
+prop_compose! {
+    fn convolution()(
+        batch in 1..3_usize, channels in 1..4_usize, inner in 1..4_usize, is_plain: bool, has_bias: bool,
+        input in [1..20_usize, 1..20_usize], kernel in [1..12_usize, 1..12_usize], stride in [1..4_usize, 1..4_usize],
+        dilation in [1..4_usize, 1..4_usize], before in [0..5_usize, 0..5_usize], after in [0..5_usize, 0..5_usize],
+    ) -> (Sizes, Window, Direction, bool) {
+        let size = |axis: usize| {
+            let reach = (kernel[axis] - 1) * dilation[axis] + 1;
+            let margin = before[axis] + after[axis];
+            if is_plain {
+                (input[axis] + margin).checked_sub(reach).map_or(0, |left| left / stride[axis] + 1)
+            } else {
+                ((input[axis] - 1) * stride[axis] + reach + 1).saturating_sub(margin)
+            }
+        };
+        let inner = if is_plain { inner } else { 1 };
+        let sizes = Sizes { batch, channels, inner, input, kernel, output: [size(0), size(1)] };
+        let direction = if is_plain { Direction::Plain } else { Direction::Transposed };
+        (sizes, Window { stride, dilation, before }, direction, has_bias)
+    }
+}
+
+fn of_kernel(
+    (sizes, window, direction, has_bias): (Sizes, Window, Direction, bool),
+    spoiled: Option<(usize, f32)>,
+) -> [Vec<f64>; 2] {
+    let Sizes { batch, channels, inner, input, kernel, output } = sizes;
+    let mut read = floats(batch * channels * inner * input[0] * input[1], 1);
+    let mut weight = floats(channels * inner * kernel[0] * kernel[1], 2);
+    if let Some((at, by)) = spoiled {
+        let n = read.len();
+        if at % 2 == 0 {
+            read[at % n] = by
+        } else {
+            let n = weight.len();
+            weight[at % n] = by
+        }
+    }
+    let bias = if has_bias { floats(channels, 3) } else { Vec::new() };
+    let mut made = vec![f32::NAN; batch * channels * output[0] * output[1]];
+    let channels =
+        Channels::new([&read, &weight], has_bias.then_some(&*bias), &mut made, sizes, window, direction).unwrap();
+    run(&channels, &Alone).unwrap();
+    drop(channels);
+    [convolved(&sizes, &window, direction, &read, &weight, &bias), made.into_iter().map(f64::from).collect()]
+}
+
+proptest! {
+    #[test]
+    fn a_convolution_of_channels_is_what_its_products_add_up_to(case in convolution()) {
+        let [expected, made] = of_kernel(case, None);
+        let most = case.0.inner as f64 * (case.0.kernel[0] * case.0.kernel[1]) as f64 * 16.0;
+        for (at, (expected, made)) in expected.iter().zip(&made).enumerate() {
+            prop_assert!((expected - made).abs() <= most * f64::from(f32::EPSILON), "{at}: {made}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_not_finite_reaches_what_it_is_multiplied_for(
+        case in convolution(), at in 0..10_000_usize, by in prop::sample::select(vec![f32::NAN, f32::INFINITY]),
+    ) {
+        let [expected, made] = of_kernel(case, Some((at, by)));
+        for (at, (expected, made)) in expected.iter().zip(&made).enumerate() {
+            prop_assert_eq!((expected.is_nan(), expected.is_infinite()), (made.is_nan(), made.is_infinite()), "{}", at);
+        }
+    }
+}
+
+#[test]
+fn a_convolution_of_other_lengths_is_refused() {
+    let sizes = Sizes { batch: 1, channels: 2, inner: 1, input: [3, 3], kernel: [2, 2], output: [2, 2] };
+    let window = Window { stride: [1; 2], dilation: [1; 2], before: [0; 2] };
+    let refused = |input: usize, weight: usize, output: usize, sizes: Sizes, window: Window| {
+        let (input, weight, mut output) = (vec![0.0; input], vec![0.0; weight], vec![0.0; output]);
+        Channels::new([&input, &weight], None, &mut output, sizes, window, Direction::Plain).is_err()
+    };
+    assert!(!refused(18, 8, 8, sizes, window));
+    assert!(refused(17, 8, 8, sizes, window) && refused(18, 7, 8, sizes, window) && refused(18, 8, 9, sizes, window));
+    assert!(refused(18, 8, 8, sizes, Window { stride: [0, 1], ..window }));
+    assert!(refused(0, 8, 8, Sizes { batch: usize::MAX, ..sizes }, window));
+}
+
+proptest! {
+    #[test]
+    fn a_wide_sum_is_what_its_elements_come_to_in_float64(
+        outer in 0..5_usize, channels in 1..70_usize, inner in prop::sample::select(vec![0, 1, 7, 32, 100, 1000]),
+    ) {
+        let input = floats(outer * channels * inner, 1);
+        let mut made = vec![f32::NAN; channels];
+        let sum = WideSum::new(&input, [outer, channels, inner], 0.25, &mut made).unwrap();
+        run(&sum, &Alone).unwrap();
+        drop(sum);
+        for (channel, &made) in made.iter().enumerate() {
+            let of_channel = input.iter().enumerate().filter(|(at, _)| inner > 0 && at / inner % channels == channel);
+            let expected = of_channel.map(|(_, &element)| f64::from(element)).sum::<f64>() * 0.25;
+            prop_assert!((f64::from(made) - expected).abs() <= expected.abs() * f64::from(f32::EPSILON) + 1e-12);
+        }
+    }
+}
+
+#[test]
+fn a_wide_sum_of_other_lengths_is_refused() {
+    for (n_input, sizes, n_results) in [(5, [1, 2, 3], 2), (6, [1, 2, 3], 3), (0, [usize::MAX, 2, 1], 2)] {
+        let (input, mut results) = (vec![0.0; n_input], vec![0.0; n_results]);
+        assert!(WideSum::new(&input, sizes, 1.0, &mut results).is_none());
+    }
 }

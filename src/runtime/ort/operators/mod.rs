@@ -5,6 +5,7 @@ mod attention;
 mod bits;
 mod broadcast;
 mod by_row;
+mod channel_conv;
 mod cuda_attention;
 mod cuda_calls;
 mod device_region;
@@ -13,6 +14,7 @@ mod in_place;
 mod region;
 mod row_reductions;
 mod select;
+mod wide_sum;
 
 use std::sync::{Arc, Mutex};
 
@@ -37,7 +39,7 @@ unsafe impl Send for Operators {}
 unsafe impl Sync for Operators {}
 
 fn on_cpu() -> ort::Result<OperatorDomain> {
-    let domain = attention::add(select::add(OperatorDomain::new(DOMAIN)?)?)?;
+    let domain = wide_sum::add(channel_conv::add(attention::add(select::add(OperatorDomain::new(DOMAIN)?)?)?)?)?;
     cuda_attention::add(half_product::add(region::add(row_reductions::add(domain)?)?)?)
 }
 

@@ -1,0 +1,81 @@
+//! Sums of float32 over all axes but one, added up in float64.
+
+use std::sync::Mutex;
+
+use super::processor::Work;
+use crate::base::sync::lock;
+
+/// Sums side by side of one result: two vectors of AVX2, four times.
+const LANES: usize = 32;
+/// Elements that a task adds up, or more.
+const TASK: usize = 1 << 15;
+
+/// input [outer, channels, inner] to results [channels]: sums, each in the same order whatever the number of threads, times
+/// a factor in float64.
+pub(in crate::runtime::ort) struct WideSum<'a> {
+    input: &'a [f32],
+    channels: usize,
+    inner: usize,
+    factor: f64,
+    channels_a_task: usize,
+    results: Vec<Mutex<&'a mut [f32]>>,
+}
+
+impl<'a> WideSum<'a> {
+    /// None where lengths do not fit.
+    pub(in crate::runtime::ort) fn new(
+        input: &'a [f32],
+        [outer, channels, inner]: [usize; 3],
+        factor: f64,
+        results: &'a mut [f32],
+    ) -> Option<Self> {
+        let len = outer.checked_mul(channels)?.checked_mul(inner)?;
+        if len != input.len() || channels != results.len() {
+            return None;
+        }
+        // Of channels side by side a task reads whole vectors.
+        let least = if inner == 1 { LANES } else { 1 };
+        let channels_a_task = TASK.div_ceil((outer * inner).max(1)).next_multiple_of(least);
+        let results = results.chunks_mut(channels_a_task).map(Mutex::new).collect();
+        Some(Self { input, channels, inner, factor, channels_a_task, results })
+    }
+}
+
+impl Work for WideSum<'_> {
+    type Scratch = ();
+
+    fn n_tasks(&self) -> usize {
+        self.results.len()
+    }
+
+    fn scratch(&self) {}
+
+    #[inline(always)]
+    fn task<const FMA: bool>(&self, task: usize, (): &mut ()) {
+        let mut results = lock(&self.results[task]);
+        let first = task * self.channels_a_task;
+        let images = || self.input.chunks_exact((self.channels * self.inner).max(1));
+        if self.inner == 1 {
+            for (at, results) in results.chunks_mut(LANES).enumerate() {
+                let mut sums = [0.0_f64; LANES];
+                for image in images() {
+                    let elements = &image[first + at * LANES..][..results.len()];
+                    sums.iter_mut().zip(elements).for_each(|(sum, &element)| *sum += f64::from(element));
+                }
+                results.iter_mut().zip(sums).for_each(|(result, sum)| *result = (sum * self.factor) as f32);
+            }
+            return;
+        }
+        for (channel, result) in (first..).zip(&mut **results) {
+            let mut sums = [0.0_f64; LANES];
+            for image in images() {
+                let (vectors, rest) = image[channel * self.inner..][..self.inner].as_chunks::<LANES>();
+                for vector in vectors {
+                    sums.iter_mut().zip(vector).for_each(|(sum, &element)| *sum += f64::from(element));
+                }
+                sums.iter_mut().zip(rest).for_each(|(sum, &element)| *sum += f64::from(element));
+            }
+            *result = (sums.iter().sum::<f64>() * self.factor) as f32;
+        }
+    }
+}
