@@ -6,7 +6,7 @@ import re
 
 from rust_ort.export.aliases import SHARES_MEMORY
 from rust_ort.export.arguments import NO_ELEMENTS
-from rust_ort.export.partition import COMPLEX, DRAWS_RANDOM_NUMBERS, SIZE_AT_RUN_TIME, UNWRITTEN_OUTPUT
+from rust_ort.export.partition import COMPLEX, DRAWS_RANDOM_NUMBERS, SIZE_AT_RUN_TIME, UNSORTED, UNWRITTEN_OUTPUT
 
 MISSING = "missing"
 CATEGORIES = {
@@ -25,6 +25,7 @@ CATEGORIES = {
 
 _BY_REASON = {
     DRAWS_RANDOM_NUMBERS: "random numbers",
+    UNSORTED: "random numbers",
     SIZE_AT_RUN_TIME: "size known only at run time",
     COMPLEX: "complex",
     SHARES_MEMORY: "shared memory",

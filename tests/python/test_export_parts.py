@@ -340,3 +340,27 @@ def test_what_shape_inference_cannot_tell_stays() -> None:
     drop_contradicted(model)
     told = {known.name: known for known in model.graph.value_info}
     assert told == {"a": info("a", onnx.TensorProto.FLOAT, [2, 3]), "b": sizes[2]}
+
+
+def test_rows_in_an_order_of_eagers_alone_meet_the_same_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unsorted, torch's kernel gives what is largest as its search leaves it, and dropout goes by the place."""
+
+    def chosen(scores: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return x[torch.topk(scores, 20, sorted=False)[1]]
+
+    def dropped(scores: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(chosen(scores, x), 0.5, training=True).sum(0)
+
+    use_client(monkeypatch, FakeClient())
+    torch._dynamo.reset()
+    scores, x = torch.randn(24), torch.randn(24, 8)
+    results = []
+    for function in (dropped, torch.compile(dropped, backend="rust_ort")):
+        torch.manual_seed(1)
+        results.append(function(scores, x))
+    torch.testing.assert_close(*results)
+    assert partition.UNSORTED in {node.reason for node in rust_ort.graphs()[-1].eager}
+    torch.testing.assert_close(
+        torch.compile(lambda *given: chosen(*given).sum(0), backend="rust_ort")(scores, x), chosen(scores, x).sum(0)
+    )
+    assert not rust_ort.graphs()[-1].eager

@@ -17,7 +17,7 @@ from rust_ort.export.alike import Alike
 from rust_ort.export.copies import copied_graph, copied_node
 from rust_ort.export.hash import attribute
 from rust_ort.export.provenance import module_path, operator_name, source_line
-from rust_ort.export.rules.nodes import draws, tensors
+from rust_ort.export.rules.nodes import argument, draws, tensors
 from rust_ort.export.shapes import SIZE_OPERATORS, overlaps
 from rust_ort.export.text import indented
 from rust_ort.export.together import together
@@ -41,10 +41,19 @@ MEMORY_READ = "an operator in eager sees the memory behind it"
 
 SEVERAL_DEVICES = "its tensors are on several devices"
 
+UNSORTED = "an order that eager's kernel alone has (sorted=False), by which random numbers meet rows"
+
 COMPUTES_NOTHING = frozenset({aliases.SHARES_MEMORY, UNWRITTEN_OUTPUT})
 """Reasons of nodes of which nothing is left for ONNX Runtime to compute."""
 
-EAGER_IS_RIGHT = arguments.REASONS | {DRAWS_RANDOM_NUMBERS, MEMORY_READ, SIZE_ALONE, SEVERAL_DEVICES, UNWRITTEN_OUTPUT}
+EAGER_IS_RIGHT = arguments.REASONS | {
+    DRAWS_RANDOM_NUMBERS,
+    MEMORY_READ,
+    SIZE_ALONE,
+    SEVERAL_DEVICES,
+    UNSORTED,
+    UNWRITTEN_OUTPUT,
+}
 """Reasons for which eager is the right place; all others are something that ONNX lacks."""
 
 BOOKKEEPING = SIZE_OPERATORS | {
@@ -213,6 +222,8 @@ class Support:
         if isinstance(target, OpOverload):
             if draws(node):
                 return DRAWS_RANDOM_NUMBERS
+            if target is aten.topk.default and not argument(node, "sorted") and _is_drawn_for(node.graph):
+                return UNSORTED
             if leaves_unwritten(target) and not any(map(self.runs, node.users)):
                 return UNWRITTEN_OUTPUT  # as an output of a part it would be compared: chance with zeros
             if target._schema.is_mutable:
@@ -264,6 +275,11 @@ class Support:
         if "val" not in node.meta:
             return "its result is not a tensor"
         return None
+
+
+def _is_drawn_for(graph: fx.Graph) -> bool:
+    """Whether a node of the graph draws random numbers."""
+    return any(isinstance(node.target, OpOverload) and draws(node) for node in graph.nodes)
 
 
 def _values_of(node: fx.Node) -> Iterator[object]:
