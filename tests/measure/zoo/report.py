@@ -245,7 +245,9 @@ def _times(found: Found) -> str:
                 _spread(_compile(one, PEER[task]) for one in some),
             ))  # fmt: skip
     head = ("task", "eager's call", "models", "time by eager's", "the peer's by eager's", "compile by the peer's")
-    return "Median (nine of ten are below):\n\n" + _table(head, rows)
+    loads = [one["load"] for task in COMPARED for _, one in _of(found, task) if "load" in one]
+    beside = f" Processes that ran or waited meanwhile, the zoo's own among them: {_spread(loads)}." if loads else ""
+    return f"Median (nine of ten are below).{beside}\n\n" + _table(head, rows)
 
 
 def _spread(ratios: Iterable[float | None]) -> str:

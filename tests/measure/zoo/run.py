@@ -173,6 +173,7 @@ def compared(subject: Subject, *, train: bool, peers: Sequence[str], dynamic: bo
     result["why"] = result["rust_ort"].pop("why", "")
     result["rust_ort"] |= _graphs(backend.graphs)
     result["eager"] = {"call": statistics.median(eagers)} if eagers else {}
+    result["load"] = os.getloadavg()[0]
     return result
 
 
