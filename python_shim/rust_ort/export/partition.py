@@ -286,9 +286,13 @@ def _values_of(node: fx.Node) -> Iterator[object]:
     for source in (node, *node.all_input_nodes):
         if source.op == "get_attr" and "val" not in source.meta:
             continue
-        if source is not node and isinstance(source.meta.get("val"), (tuple, list)):
-            continue  # the getitem nodes between are what is used
-        yield from pytree.tree_leaves(source.meta.get("val"))
+        value = source.meta.get("val")
+        if isinstance(value, (tuple, list)):
+            if source is not node:
+                continue  # the getitem nodes between are what is used
+            if all(user.target is operator.getitem for user in node.users):
+                value = [value[user.args[1]] for user in node.users if user.users]
+        yield from pytree.tree_leaves(value)
 
 
 def _given(node: fx.Node) -> str | None:

@@ -59,6 +59,13 @@ def batch_norm_in_evaluation(
     momentum: float, eps: float,
 ) -> Any:  # fmt: skip
     """(output, nothing, nothing) on the CPU; torch's own elsewhere."""
+    if input.device.type == "cpu" and all(map(_is_float32, (input, weight, bias, running_mean, running_var))):
+        if not momentum:
+            return NotImplemented
+        # It reads no momentum. What has no elements is not this node's: ONNX Runtime would not run it.
+        operator = aten._native_batch_norm_legit_no_training.default
+        output, *_ = operator(input, weight, bias, running_mean, running_var, 0.0, eps)
+        return output, input.new_zeros((0,)), input.new_zeros((0,))
     if input.device.type != "cpu":
         own = torchs_decompositions()[aten._native_batch_norm_legit_no_training.default]
         return own(input, weight, bias, running_mean, running_var, momentum, eps)
@@ -69,8 +76,7 @@ def batch_norm_in_evaluation(
 def _evaluated(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor, eps: float
 ) -> Tensor:
-    """A factor and a summand a channel, as torch's CPU kernel has them: one product and one sum of the whole in the
-    place of four, which a convolution before it takes in where parameters are constants."""
+    """As `onnx_batch_norm_in_evaluation` has it."""
     x, dtype = computed(input)
     mean, variance = running_mean.to(x.dtype), running_var.to(x.dtype)
     factor = torch.sqrt(variance + eps).reciprocal()
@@ -111,8 +117,8 @@ def batch_norm_backward(
 
 
 def _is_float32(tensor: Tensor | None) -> bool:
-    """In training with nothing else, both directions are one node each: torch traces and plans the sixty that they are
-    for longer than all else of a convolutional network takes."""
+    """With nothing else a batch norm is one node, in training both of its directions: torch traces and plans the sixty
+    that they are, or ten in evaluation, for longer than all else of a convolutional network takes."""
     return tensor is None or tensor.dtype is torch.float32
 
 
@@ -140,6 +146,20 @@ def onnx_batch_norm(
         for now, before in ((flat[0], running_mean), (unbiased, running_var))
     ]
     return output, flat[0], flat[1], *running
+
+
+@translated("aten._native_batch_norm_legit_no_training.default", why=STATISTICS)
+def onnx_batch_norm_in_evaluation(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> Any:
+    """A factor and a summand a channel, as torch's CPU kernel has them: one product and one sum of the whole in the
+    place of four, which a convolution before it takes in where parameters are constants."""
+    factor = op.Reciprocal(op.Sqrt(op.Add(running_var, _number(eps))))
+    factor = factor if weight is None else op.Mul(factor, weight)
+    moved = op.Mul(running_mean, factor)
+    summand = op.Neg(moved) if bias is None else op.Sub(bias, moved)
+    product = _like(op.Mul(input, _each_channel(factor, input)), input)
+    return op.Add(product, _each_channel(summand, input)), *unread(2)
 
 
 @translated("aten.native_batch_norm_backward.default", why="no ONNX form")
