@@ -291,7 +291,8 @@ def _values_of(node: fx.Node) -> Iterator[object]:
             if source is not node:
                 continue  # the getitem nodes between are what is used
             if all(user.target is operator.getitem for user in node.users):
-                value = [value[user.args[1]] for user in node.users if user.users]
+                read = {user.args[1] for user in node.users if user.users}
+                value = [one for at, one in enumerate(value) if at in read]
         yield from pytree.tree_leaves(value)
 
 
