@@ -269,7 +269,7 @@ impl<'a> Channels<'a> {
     ) {
         let Sizes { input: sizes, kernel, .. } = self.sizes;
         let sums = &mut scratch.run[..run.len().next_multiple_of(RUN)];
-        sums.fill(bias);
+        sums.fill(0.0);
         let planes = input.chunks_exact((sizes[0] * sizes[1]).max(1));
         for (plane, weight) in planes.zip(weight.chunks_exact(kernel[0] * kernel[1])) {
             if is_first || self.sizes.inner > 1 {
@@ -288,6 +288,8 @@ impl<'a> Channels<'a> {
                 *lanes = kept;
             }
         }
+        // At last, as ONNX Runtime adds it: sums begin at 0, which -0 is not.
+        sums.iter_mut().for_each(|sum| *sum += bias);
     }
 
     /// All elements of a plane, without the bias.
@@ -326,7 +328,7 @@ impl<'a> Channels<'a> {
         let Sizes { input: sizes, kernel, output: out, .. } = self.sizes;
         let Window { stride, dilation, before } = self.window;
         let is_plain = self.direction == Direction::Plain;
-        output.fill(bias);
+        output.fill(0.0);
         let (small, large) = if is_plain { (out, sizes) } else { (sizes, out) };
         let planes = input.chunks_exact((sizes[0] * sizes[1]).max(1));
         for (plane, weight) in planes.zip(weight.chunks_exact(kernel[0] * kernel[1])) {
@@ -344,6 +346,7 @@ impl<'a> Channels<'a> {
                 }
             }
         }
+        output.iter_mut().for_each(|sum| *sum += bias);
     }
 }
 
