@@ -16,6 +16,9 @@ RELATIVE, ABSOLUTE = 1e-5, 1e-6
 """What is always allowed: of the value's root mean square, and by itself (a gradient that is zero but for rounding)."""
 WITHOUT_FLOAT64 = 10.0
 """By how much the two are larger where float64 is not known."""
+MOVED = 16
+"""Runs of eager that tell how far rounding takes a value, where one is further from float64 than eager's: a rectifier
+that it turns, in one run of ten, takes a gradient further than all else."""
 UNLIKE = 0.05
 """Of its root mean square eager may be away from float64; beyond it the float64 run computed something else, as where
 other random numbers were drawn."""

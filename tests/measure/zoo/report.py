@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from measure.zoo.causes import CAUSES
-from measure.zoo.judge import ABSOLUTE, FEW, FEW_TIMES, RELATIVE, TIMES
+from measure.zoo.judge import ABSOLUTE, FEW, FEW_TIMES, MOVED, RELATIVE, TIMES
 
 Found = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """{model: {task: what was found}}."""
@@ -51,7 +51,7 @@ What is done with each:
 JUDGED = f"""\
 eval, train and dynamic are judged without this project's own comparison, as PyTorch's benchmarks judge: each value may
 be {TIMES:.0f} times as far from float64 as eager is ({FEW_TIMES:.0f} times where it has at most {FEW} numbers), by root
-mean square (where it is further, eager runs from parameters that are moved by a rounding, three times: so far),
+mean square (where it is further, eager runs from parameters that are moved by a rounding, {MOVED} times: so far),
 and {RELATIVE:.0e} of itself and {ABSOLUTE:.0e} more; where the model does not run in float64, ten times
 the last two from eager. Integers and shapes are equal. The words are those of PyTorch's `benchmarks/dynamo`: pass,
 fail_accuracy, fail_to_run, eager_two_runs_differ, model_fail_to_load, timeout, OOM. aot_eager runs beside rust_ort, so

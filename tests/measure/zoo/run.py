@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import rust_ort
 from measure.zoo import graphnet, tools
-from measure.zoo.judge import leaves, wrong
+from measure.zoo.judge import MOVED, leaves, wrong
 from measure.zoo.model import SEED, Call, Model, Subject, default_loss
 from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.observe.verdicts import graph_breaks
@@ -35,8 +35,6 @@ PEERS = ("aot_eager", "inductor")
 TIMED_S = 1.5
 """Of calls of a backend and of eager together."""
 LEAST_CALLS = 3
-MOVED = 3
-"""Runs of eager that tell how far rounding takes a value, where one is further from float64 than eager's."""
 KEPT_FAULTS, KEPT_WORDS = 8, 400
 
 Values = dict[str, Any]
@@ -153,8 +151,9 @@ def compared(subject: Subject, *, train: bool, peers: Sequence[str], dynamic: bo
     eagers = []
 
     @functools.cache
-    def moved() -> list[Values]:
-        return [_Moved(subject, train=train, seed=seed).values() for seed in range(MOVED)]
+    def moved(names: frozenset[str]) -> list[Values]:
+        runs = (_Moved(subject, train=train, seed=seed).values() for seed in range(MOVED))
+        return [{name: one for name, one in run.items() if name in names} for run in runs]
 
     for name in made:
         torch.compiler.reset()
@@ -185,7 +184,9 @@ def _compiled_before(subject: Subject, *, train: bool, dynamic: bool) -> None:
         Side(subject, compiled, train=train).run()
 
 
-def _judged(side: Side, reference: Values, float64: Values, moved: Callable[[], list[Values]]) -> dict[str, Any]:
+def _judged(
+    side: Side, reference: Values, float64: Values, moved: Callable[[frozenset[str]], list[Values]]
+) -> dict[str, Any]:
     begin = time.perf_counter()
     try:
         values = side.values()
@@ -196,7 +197,8 @@ def _judged(side: Side, reference: Values, float64: Values, moved: Callable[[], 
     seen: dict[str, Any] = {"status": "pass", "first": seconds}
     if faults:
         seen["first_look"] = len(faults)
-        faults = wrong(reference, values, float64, moved())
+        names = frozenset(fault.split(": ")[0] for fault in faults)
+        faults = wrong(reference, values, float64, moved(names))
     if faults:
         seen |= {"status": "fail_accuracy", "why": f"{len(faults)} of {len(reference)} values: {faults[-1]}"}
     return seen
