@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -148,8 +149,16 @@ impl Folders {
         Self { root: root.to_owned(), umask, durable, synced: Mutex::default() }
     }
 
-    /// Makes a folder and those above it that are missing. Errors: the file system's.
+    /// Makes a folder and those above it that are missing. Errors: the file system's; a link below the root, which leads to
+    /// what is somebody else's.
     pub fn make(&self, folder: &Path) -> io::Result<()> {
+        let below = folder.ancestors().take_while(|above| above.starts_with(&self.root) && **above != self.root);
+        for above in below {
+            if above.is_symlink() {
+                let text = format!("{}: a link, and nothing is written through it; remove it", above.display());
+                return Err(io::Error::new(io::ErrorKind::NotADirectory, text));
+            }
+        }
         let n_missing = n_missing(folder);
         self.umask.create_lasting_folders(folder, self.durable)?;
         if !self.durable {
@@ -235,12 +244,23 @@ pub fn random_name() -> io::Result<String> {
 /// A regular file, open for reading, and its facts. Never waits for a writer, as opening a pipe does. Links are followed.
 /// Errors: the file system's; InvalidInput for a pipe, a socket, a device or a folder.
 pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
-    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let open = |path: &Path, flags: OFlags| File::options().read(true).custom_flags(flags.bits() as i32).open(path);
+    let regular = |facts: &Metadata| {
+        let other = || io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file");
+        facts.is_file().then_some(()).ok_or_else(other)
+    };
+    // Looked at before it is opened: opening a pipe lets its writer go on, and opening some devices does something.
+    let place = open(path, OFlags::PATH)?;
+    regular(&place.metadata()?)?;
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let itself = format!("/proc/self/fd/{}", place.as_raw_fd());
+    let file = match open(Path::new(&itself), flags) {
+        // Without /proc.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => open(path, flags)?,
+        opened => opened?,
+    };
     let facts = file.metadata()?;
-    if !facts.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file"));
-    }
+    regular(&facts)?;
     Ok((file, facts))
 }
 
@@ -294,6 +314,11 @@ mod tests {
             0,
         )
         .unwrap();
+        // One who waits for a reader goes on waiting: nobody has opened it.
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK;
+        assert!(read_regular(&at("pipe"), 1 << 20).is_err());
+        let opened = rustix::fs::open(at("pipe"), flags, rustix::fs::Mode::empty());
+        assert_eq!(opened.unwrap_err(), rustix::io::Errno::NXIO);
         let _socket = UnixListener::bind(at("socket")).unwrap();
         std::os::unix::fs::symlink("/dev/zero", at("link")).unwrap();
         for path in [at("pipe"), at("socket"), at("link"), folder.path().to_owned(), "/dev/zero".into()] {
@@ -306,6 +331,21 @@ mod tests {
         // As long as it claims to be on no disk: refused before a byte is read.
         File::create(at("sparse")).unwrap().set_len(1 << 40).unwrap();
         assert_eq!(read_regular(&at("sparse"), 1 << 39).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+    }
+
+    #[test]
+    fn no_folder_is_made_behind_a_link() {
+        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let run = folder.path().join("run");
+        fs::create_dir(&run).unwrap();
+        std::os::unix::fs::symlink(other.path(), run.join("graph")).unwrap();
+        let folders = Folders::below(&run, Umask::default(), false);
+        for path in ["graph", "graph/part_0"] {
+            let refused = folders.make(&run.join(path)).unwrap_err();
+            assert!(refused.to_string().contains("a link"), "{refused}");
+        }
+        assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
+        folders.make(&run.join("another/part_0")).unwrap();
     }
 
     #[test]

@@ -134,6 +134,11 @@ pub fn file_bytes() -> u64 {
     machine_bytes()
 }
 
+/// Bytes of memory that one JSON file of a dump takes: a quarter of the machine's.
+pub fn json_memory() -> u64 {
+    machine_bytes() / 4
+}
+
 /// What may be kept for all clients where nothing else is set.
 pub fn all_kept_bytes() -> u64 {
     ALL_KEPT_BYTES.min(machine_bytes() / 4)

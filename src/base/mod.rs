@@ -7,6 +7,8 @@ pub mod files;
 pub mod footprint;
 pub mod identity;
 pub mod ids;
+#[allow(unsafe_code)]
+pub mod inherited;
 pub mod limits;
 pub mod log;
 pub mod memory;

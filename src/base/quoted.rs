@@ -17,7 +17,7 @@ pub fn shell_word(text: &str) -> String {
 /// Whether a terminal shows it, and goes on as before: it moves no cursor, sets no title, and does not turn the direction
 /// of what follows. Ends of lines and tabulators are.
 pub fn is_printable(c: char) -> bool {
-    let is_bidi = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_bidi = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     matches!(c, '\n' | '\t') || !(c.is_control() || is_bidi)
 }
 
@@ -38,11 +38,14 @@ pub fn printable(text: &str) -> String {
     safe
 }
 
-/// Bytes of an escape sequence at the start that sets a colour, ESC [ numbers m.
+/// Numbers of the colours that our tables have; another may hide letters.
+const COLOURS: [&str; 8] = ["0", "1", "2", "31", "32", "33", "36", "1;31"];
+
+/// Bytes of an escape sequence at the start that sets a colour of ours, ESC [ numbers m.
 fn colour_len(text: &str) -> Option<usize> {
     let numbers = text.strip_prefix("\u{1b}[")?;
-    let end = numbers.find(|c: char| !(c.is_ascii_digit() || c == ';'))?;
-    numbers[end..].starts_with('m').then_some(2 + end + 1)
+    let end = numbers.find('m')?;
+    COLOURS.contains(&&numbers[..end]).then_some(2 + end + 1)
 }
 
 #[cfg(test)]
@@ -64,6 +67,7 @@ mod tests {
         assert_eq!(printable("\x1b]0;x\x07"), "\\u{1b}]0;x\\u{7}");
         assert_eq!(printable("\x1b[1;31mred\x1b[0m\x1b[2J"), "\x1b[1;31mred\x1b[0m\\u{1b}[2J");
         assert_eq!(printable("a\u{202e}b\r\u{9b}"), "a\\u{202e}b\\u{d}\\u{9b}");
+        assert_eq!(printable("\x1b[8mx\x1b[30;40my"), "\\u{1b}[8mx\\u{1b}[30;40my", "letters that nobody sees");
     }
 
     #[test]

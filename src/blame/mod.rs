@@ -6,6 +6,7 @@
 //! off. Only what rounding does not explain is blamed.
 
 mod again;
+mod alike;
 mod answer;
 mod case;
 mod error;
@@ -169,7 +170,7 @@ fn outputs(case: &Case, settings: &Settings) -> Result<Outputs, BlameError> {
         };
         let as_ran = case.judge(&actual.name, &reference.view(), &actual.view());
         let differs = || as_ran.metrics.as_ref().is_some_and(|metrics| metrics.max_abs > 0.);
-        if (is_wrong(&as_ran) && !case.is_rounding(&actual.name)) || (settings.follow && differs()) {
+        if (is_wrong(&as_ran) && !case.is_rounding(&as_ran)) || (settings.follow && differs()) {
             let role = case.row(&actual.name).map(|row| row.role.clone()).unwrap_or_default();
             found.push(Complaint { role, as_ran, unoptimized: None });
         } else if as_ran.verdict.is_pass() {

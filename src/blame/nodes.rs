@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::again::Again;
+use super::alike::{SAME, is_alike};
 use super::answer::{Contribution, Layer};
 use super::case::is_wrong;
 use super::error::BlameError;
@@ -20,8 +21,6 @@ use crate::tensor::TensorBuf;
 const REPEATS: usize = 3;
 /// Numbers of threads that it is run with after that.
 const THREADS: [u32; 3] = [1, 2, 4];
-/// So many times as far from eager the same pair of tensors may be, as far as its metrics tell.
-const SAME: f64 = 1.001;
 /// So many times as far from eager a kernel may be that sums in another order, as it does with other numbers of threads.
 const ANOTHER_ORDER: f64 = 4.;
 
@@ -334,21 +333,6 @@ impl<'p, 'a> Nodes<'p, 'a> {
             }
         }
         Ok(false)
-    }
-}
-
-/// Whether two candidates are about as far from eager: the further one at most `factor` times. What equals eager is like
-/// nothing that does not; without metrics there is the verdict alone.
-fn is_alike(one: &TensorVerdict, other: &TensorVerdict, factor: f64) -> bool {
-    match (&one.metrics, &other.metrics) {
-        (Some(one), Some(other)) => {
-            let reaches = |less: f64, more: f64| more <= factor * less;
-            reaches(one.max_abs, other.max_abs)
-                && reaches(other.max_abs, one.max_abs)
-                && one.nan_disagreements == other.nan_disagreements
-        }
-        (None, None) => one.verdict == other.verdict,
-        _ => false,
     }
 }
 

@@ -43,6 +43,8 @@ use exit::Outcome;
 
 use clap::{Parser, Subcommand};
 
+use crate::base::inherited;
+
 /// PyTorch graphs on ONNX Runtime: the daemon and its tools.
 #[derive(Debug, Parser)]
 #[command(name = "rust-ort", version, about, arg_required_else_help = true)]
@@ -175,6 +177,7 @@ impl Rerun {
 
 /// Runs what the command line says.
 pub fn main() -> Exit {
+    inherited::leave_behind();
     match Arguments::try_parse() {
         Ok(arguments) => run(&arguments),
         Err(error) => match later::answer(&error) {

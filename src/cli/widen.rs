@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::answer::tell;
-use super::exit::Outcome;
+use super::exit::{Outcome, at};
+use crate::dump::reader;
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, MissingKernels};
 
@@ -24,7 +25,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
-    let mut model = onnx::load(&args.model)?;
+    let mut model = reader::load_model(&args.model).map_err(at(&args.model))?;
     if args.cuda {
         let widened = onnx::fit_kernels(&mut model, &MissingKernels::measured())?;
         return written(args, &model, widened, "what ONNX Runtime's CUDA provider has no kernel for is done otherwise");

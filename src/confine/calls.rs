@@ -151,8 +151,9 @@ const OF_X32: &[c_long] = &[514, 520, 521, 524, 527, 528, 536, 539, 540, 545];
 /// signals to others (FIOSETOWN, SIOCSPGRP).
 const OF_DESCRIPTORS: [u64; 4] = [0x5412, 0x541c, 0x8901, 0x8902];
 
-/// Commands that have the kernel send signals to others: F_SETOWN, F_SETSIG, F_SETOWN_EX.
-const SIGNALS: [u64; 3] = [8, 10, 15];
+/// Commands that have the kernel send signals to others, or have others wait: F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE
+/// (who opens the file waits for 45 s), F_NOTIFY.
+const SIGNALS: [u64; 5] = [8, 10, 15, 1024, 1026];
 
 /// Commands that lock files: F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW.
 const LOCKS: [u64; 4] = [6, 7, 37, 38];
@@ -270,6 +271,13 @@ mod tests {
         });
         assert_eq!(got, [Err(libc::EPERM); 2]);
         flock(&other, NonBlockingLockShared).unwrap();
+    }
+
+    #[test]
+    fn commands_of_descriptors_are_the_kernels() {
+        let expected = [libc::F_SETOWN, 10, 15, libc::F_SETLEASE, libc::F_NOTIFY].map(|command| command as u64);
+        assert_eq!(SIGNALS, expected);
+        assert_eq!(LOCKS, [libc::F_SETLK, libc::F_SETLKW, libc::F_OFD_SETLK, libc::F_OFD_SETLKW].map(|c| c as u64));
     }
 
     #[test]

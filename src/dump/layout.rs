@@ -14,6 +14,7 @@ use super::error::{Damage, DumpError};
 use super::seal::{Seal, Sealing};
 use crate::base::files::{is_temporary, read_regular};
 use crate::base::identity::Identity;
+use crate::base::limits;
 use crate::base::sync::lock;
 use crate::compare::{Policy, Summary, TensorVerdict};
 use crate::tensor::TensorDesc;
@@ -493,10 +494,36 @@ pub(super) fn run_schema(folder: &Path) -> Option<String> {
     }
 }
 
+/// The blake3 that a tensor's file in the folder of those that are equal is named by.
+pub(super) fn blob_hash(name: &str) -> Option<&str> {
+    name.strip_suffix(".pb").filter(|hash| hash.len() == 2 * blake3::OUT_LEN)
+}
+
 /// Content of a JSON file of a dump, which may come from anywhere. Errors: what `fs::read` has, InvalidInput for what
 /// is no regular file (a pipe would never end), FileTooLarge above [`MAX_JSON_BYTES`].
+///
+/// What it takes when it is read is estimated first: of few bytes comes much.
 pub(super) fn read_json(path: &Path) -> io::Result<Vec<u8>> {
-    read_regular(path, MAX_JSON_BYTES)
+    let bytes = read_regular(path, MAX_JSON_BYTES)?;
+    let (taken, limit) = (json_memory(&bytes), limits::json_memory());
+    if taken > limit {
+        let text = format!("JSON that takes about {taken} bytes of memory; expected at most {limit}");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+    }
+    Ok(bytes)
+}
+
+/// Bytes that JSON takes as values of serde_json, at most: an object of one member has a node of a tree with room for
+/// eleven, a list of one element room for four. What stands in texts counts, too.
+fn json_memory(bytes: &[u8]) -> u64 {
+    let of = |byte: &u8| match byte {
+        b'{' => 1400,
+        b'[' => 160,
+        b',' => 64,
+        b':' => 96,
+        _ => 1,
+    };
+    bytes.iter().map(of).sum()
 }
 
 /// As [`read_json`], of a file whose seal holds, or that is of a version without seals. Errors: also [`Damage`].

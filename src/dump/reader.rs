@@ -15,7 +15,7 @@ use super::files::{self, list_of};
 pub use super::files::{TensorFile, list_folder, load_model, unlist_folder};
 use super::layout::{
     self, COMPARISON_SCHEMAS, Comparison, DATA_SET_SCHEMAS, DataSet, FileEntry, Incomplete, MANIFEST_FILE, Role,
-    RunFile, VALUES_PREFIX, VALUES_SCHEMAS, ValueSet,
+    RunFile, TENSORS_FOLDER, VALUES_PREFIX, VALUES_SCHEMAS, ValueSet,
 };
 use super::nodes::NodeTable;
 use crate::base::files::folder_of;
@@ -636,6 +636,7 @@ pub fn tensor(path: &Path) -> io::Result<TensorFile> {
     let hash = match folder_name.strip_prefix(VALUES_PREFIX).and_then(|step| step.parse().ok()) {
         Some(step) => value_set(folder.parent().unwrap_or(Path::new("/")), step)?
             .and_then(|values| values.entries().find(|entry| entry.file == name).map(|entry| entry.hash.clone())),
+        None if folder_name == TENSORS_FOLDER => layout::blob_hash(name).map(str::to_owned),
         None => hashes_of(&folder)?.remove(name),
     };
     Ok(TensorFile::new(0, path.to_owned(), hash))

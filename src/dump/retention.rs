@@ -213,7 +213,10 @@ fn stranger(part: &Path, step: &StepEntry) -> io::Result<Option<PathBuf>> {
     let is_ours = |path: &Path, folder: &Path| {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
         let is_its = matches!(name, MODEL_FILE | FILES_FILE) && path.parent() == Some(folder) && folder != step.path;
-        is_its || layout::is_data_set_file(name) || is_temporary(name)
+        // Of a node's reproduction the files are in a data set of its own; a folder in a data set is its user's.
+        let of_inside = path.parent().filter(|_| folder != step.path).and_then(Path::parent);
+        let is_here = [path.parent(), of_inside].contains(&Some(folder));
+        is_here && (is_its || layout::is_data_set_file(name) || is_temporary(name))
     };
     for folder in std::iter::once(step.path.clone()).chain(reproductions(part, step.step)?) {
         for path in below(&folder)? {

@@ -14,6 +14,7 @@ use super::files::{list_of, other_content};
 use super::layout::{self, FILES_FILE, Kind, MANIFEST_FILE, TENSORS_FOLDER};
 use super::reader::{self, Completeness, Place};
 use crate::base::files::{is_temporary, open_regular};
+use crate::base::limits;
 use crate::onnx::tensor_file_len;
 
 /// What became of the files below a place of a dump.
@@ -97,7 +98,12 @@ impl Work {
                 self.file(&path, &name, &mut told);
             }
         }
-        let missing = told.hashes.into_keys().filter(|name| !name.contains('/')).map(|name| folder.join(name));
+        // A folder that is there tells of its files itself.
+        let is_told = |name: &String| match name.split_once('/') {
+            Some((inside, _)) => !folder.join(inside).is_dir(),
+            None => true,
+        };
+        let missing = told.hashes.into_keys().filter(is_told).map(|name| folder.join(name));
         self.found.missing.extend(missing.chain(told.others.into_iter().map(|name| folder.join(name))));
         self.incomplete(folder, kind);
         Ok(())
@@ -233,6 +239,11 @@ impl Work {
             return Ok(known.clone());
         }
         check_length(path, &mut file, facts.len())?;
+        let most = limits::file_bytes();
+        if facts.len() > most {
+            let why = format!("{} bytes, which is more than any reader takes here ({most}): not read", facts.len());
+            return Err(Damage::new(path, why).into());
+        }
         let hash = blake3::Hasher::new().update_reader(&mut file)?.finalize().to_string();
         self.found.bytes += facts.len();
         self.hashes.insert(key, hash.clone());
@@ -306,7 +317,7 @@ impl Work {
         }
         for name in self.names(tensors)? {
             let path = tensors.join(&name);
-            match name.strip_suffix(".pb").filter(|hash| hash.len() == 2 * blake3::OUT_LEN) {
+            match layout::blob_hash(&name) {
                 Some(hash) => self.content(&path, hash),
                 None if is_temporary(&name) => {}
                 None => self.found.unlisted.push(path),

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::proto::{GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
+use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
 
 /// The graphs among a node's attributes.
 pub(super) fn bodies(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
@@ -54,10 +54,15 @@ pub(super) fn tensors_mut(model: &mut ModelProto) -> Vec<&mut TensorProto> {
     let training = &mut model.training_info;
     let of_training = training.iter_mut().flat_map(|info| info.initialization.iter_mut().chain(&mut info.algorithm));
     let mut graphs: Vec<&mut GraphProto> = model.graph.iter_mut().chain(of_training).collect();
-    let mut nodes: Vec<&mut NodeProto> = model.functions.iter_mut().flat_map(|function| &mut function.node).collect();
+    let (mut nodes, mut attributes) = (Vec::<&mut NodeProto>::new(), Vec::<&mut AttributeProto>::new());
+    for function in &mut model.functions {
+        nodes.extend(&mut function.node);
+        attributes.extend(&mut function.attribute_proto); // what an attribute is that a call leaves out
+    }
     let mut tensors = Vec::new();
     loop {
-        for attribute in nodes.drain(..).flat_map(|node| &mut node.attribute) {
+        attributes.extend(nodes.drain(..).flat_map(|node| &mut node.attribute));
+        for attribute in attributes.drain(..) {
             tensors.extend(attribute.t.iter_mut().chain(&mut attribute.tensors));
             let sparse = attribute.sparse_tensor.iter_mut().chain(&mut attribute.sparse_tensors);
             tensors.extend(sparse.flat_map(halves));
@@ -77,7 +82,7 @@ fn halves(sparse: &mut SparseTensorProto) -> impl Iterator<Item = &mut TensorPro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::onnx::proto::{AttributeProto, FunctionProto, TrainingInfoProto};
+    use crate::onnx::proto::{FunctionProto, TrainingInfoProto};
 
     fn tensor(name: &str) -> TensorProto {
         TensorProto { name: Some(name.into()), ..Default::default() }
@@ -118,8 +123,12 @@ mod tests {
             algorithm: Some(graph("step", vec![])),
             ..Default::default()
         };
-        let function =
-            FunctionProto { node: graph("function", vec![graph("inside", vec![])]).node, ..Default::default() };
+        let nodes = |name: &str, inside: &str| graph(name, vec![graph(inside, vec![])]).node;
+        let function = FunctionProto {
+            node: nodes("function", "inside"),
+            attribute_proto: nodes("default", "given").remove(0).attribute,
+            ..Default::default()
+        };
         let mut model = ModelProto {
             graph: Some(nested),
             training_info: vec![training],
@@ -135,9 +144,10 @@ mod tests {
             let places = ["t", "tensors", "sparse.values", "sparse.indices", "sparses.values", "sparses.indices"];
             places.map(|place| format!("{name}/{place}"))
         };
-        let whole = ["main", "body", "deep", "other", "start", "step", "inside"];
-        let expected: BTreeSet<String> =
-            (whole.iter().flat_map(of_graph)).chain(whole.iter().chain(&["function"]).flat_map(of_nodes)).collect();
+        let whole = ["main", "body", "deep", "other", "start", "step", "inside", "given"];
+        let expected: BTreeSet<String> = (whole.iter().flat_map(of_graph))
+            .chain(whole.iter().chain(&["function", "default"]).flat_map(of_nodes))
+            .collect();
         assert_eq!((met.len(), met.into_iter().collect::<BTreeSet<_>>()), (expected.len(), expected));
     }
 

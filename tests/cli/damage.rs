@@ -213,6 +213,10 @@ fn missing_and_unlisted_files_and_dumps_without_seals_are_told() {
     assert!(told.iter().any(|path| path.ends_with("actual_0.pb")), "{told:?}");
     // A tensor by content that is not its name's.
     let blob = fs::read_dir(folder.path().join("tensors")).unwrap().next().unwrap().unwrap().path();
+    let mut other = fs::read(&blob).unwrap();
+    *other.last_mut().unwrap() ^= 1;
+    replace(&blob, &other);
+    assert_eq!(piped(folder.path(), &["show", blob.to_str().unwrap()]).code, 4);
     replace(&blob, b"x");
     assert!(paths(&verify()["damaged"], "path").iter().any(|path| path.ends_with(blob.file_name().unwrap())));
 
@@ -231,6 +235,31 @@ fn missing_and_unlisted_files_and_dumps_without_seals_are_told() {
     *bytes.last_mut().unwrap() ^= 1;
     replace(&tensor, &bytes);
     assert_eq!(piped(old.path(), &["compare", "run"]).code, 4);
+}
+
+/// It may have been written by hand, or be as large as anybody likes.
+#[test]
+fn what_would_take_all_memory_or_all_day_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = dump(folder.path());
+    let model = run.join("0_0-forward/part_0/model.onnx");
+    let mut bytes = fs::read(&model).unwrap();
+    fs::remove_file(&model).unwrap();
+    fs::File::create(&model).unwrap().set_len(1 << 42).unwrap();
+    let begin = Instant::now();
+    let said = piped(folder.path(), &["verify", "run"]);
+    assert!(said.code == 4 && said.out.contains("not read"), "{}{}", said.out, said.err);
+    assert!(begin.elapsed() < Duration::from_secs(60));
+    // A model that is another one is widened by nobody.
+    *bytes.last_mut().unwrap() ^= 1;
+    replace(&model, &bytes);
+    let said = piped(folder.path(), &["widen", model.to_str().unwrap(), "wide.onnx"]);
+    assert!(said.code == 4 && !folder.path().join("wide.onnx").exists(), "{}{}", said.out, said.err);
+    // 700 MB of objects take a thousand times as much.
+    let many = format!("{{\"schema\": \"rust_ort/run/1\", \"x\": [{}0]}}", "{\"\":0},".repeat(100 << 20));
+    replace(&run.join("run.json"), many.as_bytes());
+    let said = piped(folder.path(), &["show", "run"]);
+    assert!(said.code != 0 && said.err.contains("of memory"), "{}{}", said.out, said.err);
 }
 
 /// Two runs of one program tell of graphs, parts and steps of the same names.

@@ -141,6 +141,19 @@ fn what_is_not_ours_stays() {
     assert!(other.path().join("elsewhere").join(&hash).exists());
 }
 
+/// Named as ours are.
+#[test]
+fn a_folder_that_somebody_made_in_a_data_set_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(dump(folder.path()));
+    let mine = folder.path().join(PART).join("test_data_set_2/my_inputs");
+    fs::create_dir(&mine).unwrap();
+    fs::write(mine.join("input_0.pb"), "mine").unwrap();
+    let value = json(folder.path(), &["gc", ".", "--keep", "0"]);
+    assert!(value["kept"].to_string().contains("my_inputs"), "{value}");
+    assert_eq!(fs::read_to_string(mine.join("input_0.pb")).unwrap(), "mine");
+}
+
 #[test]
 fn a_run_that_is_being_written_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::nodes;
 use crate::base::files::read_regular;
+use crate::base::quoted::printable;
 use crate::cli::exit::{Failure, at};
 use crate::cli::rerun::{Model, RAN_WITH_FILE, Runtime, Target, tensors};
 use crate::compare::{Policy, TensorVerdict, Tolerance, Verdict};
@@ -347,13 +348,18 @@ impl<'a> Repro<'a> {
         let Content { title, found, onnxruntime, .. } = content;
         let expected = content.expected.text();
         let versions = &self.target.run["versions"];
-        let version = |name: &str| versions[name].as_str().unwrap_or("unknown").to_owned();
         let pin =
             |name: &str, version: Option<&str>| version.map_or(name.to_owned(), |version| format!("{name}=={version}"));
         // It goes into a line for a shell, and may come from anybody's dump.
         let is_version = |text: &&str| {
             !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".+!_-".contains(&byte))
         };
+        let known = |version: &Value| version.as_str().filter(is_version).unwrap_or("unknown").to_owned();
+        let version = |name: &str| known(&versions[name]);
+        // People follow what stands here: names of somebody's model are no text of ours.
+        let [title, found, providers] = [title, found, &self.providers()].map(|text| text.replace("```", "` ` `"));
+        let [title, providers] = [title, providers].map(|text| text.replace('\n', " "));
+        let [title, found, providers] = [title, found, providers].map(|text| printable(&text));
         let on_cuda = self.target.providers.iter().any(|(name, _)| name == CUDA_PROVIDER);
         let wheel = if on_cuda { "onnxruntime-gpu" } else { "onnxruntime" };
         let packages = [
@@ -371,12 +377,11 @@ impl<'a> Repro<'a> {
              Expected outputs: {expected}.\n\n## What was found\n\n{found}\n\n## Versions\n\n\
              rust_ort {own}, onnxruntime {onnxruntime}, onnx {onnx}, torch {torch}, Python {python}.\n",
             packages = packages.join(" "),
-            providers = self.providers(),
             level = self.target.optimization.name(),
             own = env!("CARGO_PKG_VERSION"),
             onnx = version("onnx"),
             torch = version("torch"),
-            python = self.target.run["python"].as_str().unwrap_or("unknown"),
+            python = known(&self.target.run["python"]),
         )
     }
 
