@@ -18,6 +18,7 @@ import rust_ort
 from rust_ort.errors import ClientError, OptionError
 from rust_ort.export import attention, model_file
 from rust_ort.runtime.dynamic_shapes import dynamic_sizes
+from rust_ort.studies import broadcast
 
 Dim = torch.export.Dim
 
@@ -366,3 +367,22 @@ def test_a_compiled_model_is_exported_as_it_was_before() -> None:
     proto = rust_ort.to_onnx(torch.compile(model, backend="eager"), x)
     assert [entry.name for entry in proto.graph.initializer] == ["weight", "bias"]
     assert_eager(proto, {"input": x}, [model(x)])
+
+
+def test_one_model_of_a_product_serves_all_four_cases_and_one_that_asks_for_its_size_does_not() -> None:
+    whole = broadcast.served("x * y", "(p,) (p,)")
+    assert set(whole.cases.values()) == {"right"}
+    assert whole.declared == "(x_0), (x_0) -> (x_0)"
+    assert whole.assumes == ["x.shape[0] == y.shape[0]", "x.shape[0] >= 2", "y.shape[0] >= 2"]
+    mean = broadcast.served("(x * y).sum() / (x * y).shape[0]", "(p,) (p,)")
+    assert mean.cases == {"(1,) (1,)": "right", "(1,) (p,)": "wrong", "(q,) (1,)": "right", "(p,) (p,)": "right"}
+    fixed = broadcast.served("x * y", "(1,) (p,)")
+    assert fixed.declared == "(1), (y_0) -> (y_0)"
+    assert fixed.cases["(q,) (1,)"] == "refused"
+
+
+def test_torch_export_takes_two_dynamic_sizes_for_one() -> None:
+    made = broadcast.exported("x * y", "(p,) (p,)")
+    first, second = made.plain.partition(" -> ")[0].split(", ")
+    assert first == second
+    assert broadcast.exported("x * y", "(1,) (1,)").plain == "(1), (1) -> (1)"
