@@ -295,6 +295,22 @@ def test_every_node_without_an_onnx_form_is_named_with_its_line() -> None:
     assert f"_linalg_svd (aten._linalg_svd.default), {__file__}:{first + 1} in function" in text
 
 
+def test_what_a_dynamic_size_makes_in_integers_runs_and_in_floats_is_an_error() -> None:
+    """torchlib has float32 where Python has float64: 29 of 100 rows, where eager gives 28."""
+
+    def part(x: Tensor) -> Tensor:
+        return x[: x.shape[0] * 29 // 100] + (-x.shape[0]) // 2 - x.shape[0] % 3
+
+    proto = rust_ort.to_onnx(part, torch.randn(20), dynamic_shapes=({0: "n"},))
+    for n in (99, 100):
+        x = torch.randn(n)
+        assert_eager(proto, {"x": x}, [part(x)])
+    with pytest.raises(ClientError, match=r"sym_float .*a symbolic float(.|\n)*in integers"):
+        rust_ort.to_onnx(lambda x: x[: int(x.shape[0] * 0.29)], torch.randn(20), dynamic_shapes=({0: "n"},))
+    fixed = rust_ort.to_onnx(lambda x: x[: int(x.shape[0] * 0.29)], torch.ones(100))
+    assert_eager(fixed, {"x": torch.ones(100)}, [torch.ones(28)])
+
+
 def test_dropout_in_training_mode_is_named_with_its_module() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
     with pytest.raises(ClientError, match=r"native_dropout .* module 1: it draws random numbers(.|\n)*model.eval\(\)"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -142,10 +143,9 @@ def translated(
     """The graph in ONNX. Errors: ClientError that names each node which ONNX cannot express, and why."""
     graph = forward.module.graph
     support = partition.Support(custom=custom)
-    refused = {
-        node: reason for node in graph.nodes
-        if node.op == "call_function" and partition.is_compute(node) and (reason := support.reason(node)) is not None
-    }  # fmt: skip
+    # Numbers too: torchlib computes those that are no integers in float32, where Python has float64.
+    asked = [node for node in graph.nodes if node.op == "call_function" and node.target is not operator.getitem]
+    refused = {node: reason for node in asked if (reason := support.reason(node)) is not None}
     if refused:
         raise _unsupported(refused)
     try:
@@ -166,7 +166,12 @@ def _unsupported(refused: Mapping[fx.Node, str], otherwise: str = "") -> ClientE
     if len(lines) > MOST_NAMED:
         lines = [*lines[:MOST_NAMED], f"and {len(lines) - MOST_NAMED} more"]
     bodies = any(isinstance(node.target, HigherOrderOperator) for node in refused)
-    advice = "call model.eval() where random numbers are dropout's, " if _draws(refused) else ""
+    reasons = set(refused.values())
+    advice = (
+        "call model.eval() where random numbers are dropout's, " if partition.DRAWS_RANDOM_NUMBERS in reasons else ""
+    )
+    if partition.SYMBOLIC_NUMBER in reasons:
+        advice += "compute with dynamic sizes in integers (n // 2) or as tensors (torch.tensor(1 / 2) * n), "
     return ClientError(
         f"to_onnx: {len(refused) or 'some'} node(s) have no place in an ONNX model:\n  " + "\n  ".join(lines) + "\n"
         f"To go on, {advice}give operators an ONNX form by custom_translations, or change the lines named"
@@ -174,7 +179,3 @@ def _unsupported(refused: Mapping[fx.Node, str], otherwise: str = "") -> ClientE
         code="UNSUPPORTED",
         node=next((node.name for node in refused), ""),
     )
-
-
-def _draws(refused: Mapping[fx.Node, str]) -> bool:
-    return partition.DRAWS_RANDOM_NUMBERS in refused.values()
