@@ -11,6 +11,7 @@ Ask:
     rust_ort.blame(model, *args, **kwargs)     a Blame: which node, kernel or optimizer makes them differ, or nobody
     rust_ort.keep_in_float32(model, *args)     a Kept: which values to keep in float32, for precision_rules
     rust_ort.explain(model, *args, **kwargs)   an Explanation: graphs, nodes left to eager and why, time by phase
+    rust_ort.to_onnx(model, *args, path=None)  the forward as one onnx.ModelProto, which any runtime runs
     with rust_ort.dump("run"): ...             everything compiled or run inside is written to dumps/run
     rust_ort.graphs()                          what this process compiled
     rust_ort.status(), rust_ort.shutdown()     the daemon, and the end of this process's connections
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from rust_ort.observe.report import Report
     from rust_ort.service import shutdown as shutdown
     from rust_ort.service import status as status
+    from rust_ort.to_onnx import to_onnx as to_onnx
 
 __all__ = [
     "Backend",
@@ -86,6 +88,7 @@ __all__ = [
     "keep_in_float32",
     "shutdown",
     "status",
+    "to_onnx",
 ]
 
 _LAZY = {
@@ -100,7 +103,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("backend", "blame", "compare", "dump", "explain"):
+    if name in ("backend", "blame", "compare", "dump", "explain", "to_onnx"):
         return importlib.import_module(f"{__name__}.{name}")
     if name in _LAZY:
         return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -7,6 +7,7 @@ Where nothing public does the same, using the name raises a ClientError that say
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -47,7 +48,10 @@ USED: dict[str, str | None] = {
     "torch._dynamo.convert_frame.compile_lock": "a lock of our own",
     "torch._dynamo.eval_frame._callback_from_stance": "in the reference, higher-order operators lift no closure",
     "torch._dynamo.exc.ShortenTraceback": "torch wraps our errors in its BackendCompilerFailed",
+    "torch._dynamo.exc.TorchDynamoException": "where a graph breaks, torch's own error comes through",
     "torch._dynamo.guards": "torch takes the time of every graph's guards",
+    "torch._dynamo.mark_dynamic": None,
+    "torch._dynamo.maybe_mark_dynamic": None,
     "torch._dynamo.reset_code_caches": "torch.compiler.reset",
     "torch._dynamo.utils.counters": None,
     "torch._foreach_copy_": "Tensor.copy_, one after the other",
@@ -72,6 +76,7 @@ USED: dict[str, str | None] = {
     "torch.cuda._sleep": None,
     "torch.fx._lazy_graph_module._make_graph_module": "fx.GraphModule",
     "torch.fx._lazy_graph_module._use_lazy_graph_module": "every graph's code is made at once",
+    "torch.fx.experimental._config": "an example of size 0 or 1 cannot stand for a dynamic size",
     "torch.fx.experimental.proxy_tensor": None,
     "torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing": None,
     "torch.fx.traceback.get_current_meta": None,
@@ -79,6 +84,7 @@ USED: dict[str, str | None] = {
     "torch.fx.experimental.proxy_tensor.get_proxy_slot": None,
     "torch.fx.experimental.proxy_tensor.make_fx": None,
     "torch.fx.experimental.sym_node.SymNode": "symbolic sizes are printed as often as they are shown",
+    "torch.fx.experimental.symbolic_shapes.ConstraintViolationError": "torch's own error comes through",
     "torch.fx.experimental.symbolic_shapes.free_unbacked_symbols": None,
     "torch.fx.experimental.symbolic_shapes.statically_known_true": None,
     "torch.fx.graph._BoxedCodeGen": "fx.Interpreter.boxed_run, slower",
@@ -289,19 +295,78 @@ HAS_REGIONS = "isolate_recompiles" in inspect.signature(torch.compile).parameter
 """Whether compilations of this torch can be counted apart."""
 
 
-def compiled_apart(model: Any, *, backend: Any, region: int | None) -> tuple[Any, int | None]:
-    """(`torch.compile(model, backend=backend)` whose compilations count against the recompile limit of their own region
-    alone, the region). region: one that was given before; None: a new one. A torch without regions has one for all:
-    (the same, None)."""
+def compiled_apart(
+    model: Any, *, backend: Any, region: int | None, fullgraph: bool = False, dynamic: bool | None = None
+) -> tuple[Any, int | None]:
+    """(`torch.compile(model, backend=backend, …)` whose compilations count against the recompile limit of their own
+    region alone, the region). region: one that was given before; None: a new one. A torch without regions has one for
+    all: (the same, None)."""
+    settings: dict[str, Any] = {"backend": backend, "fullgraph": fullgraph, "dynamic": dynamic}
     if not HAS_REGIONS:
-        return torch.compile(model, backend=backend), None
-    apart: Any = functools.partial(torch.compile, backend=backend, isolate_recompiles=True)
+        return torch.compile(model, **settings), None
+    apart: Any = functools.partial(torch.compile, **settings, isolate_recompiles=True)
     context: Any = getattr(apart(torch.nn.Module()), "dynamo_ctx", None)
     if not hasattr(context, "_isolate_recompiles_id"):  # each is a region of its own
         return apart(model), None
     if region is not None:
         context._isolate_recompiles_id = region
     return context(model), context._isolate_recompiles_id
+
+
+def mark_dynamic(tensor: torch.Tensor, axis: int, bounds: tuple[int, int] | None) -> None:
+    """Has Dynamo trace a size of `tensor` as a symbol, unless the program fixes it. bounds: of it; with them a program
+    that does not fit is an error."""
+    if bounds is None:
+        find("torch._dynamo.maybe_mark_dynamic")(tensor, axis)
+    else:
+        find("torch._dynamo.mark_dynamic")(tensor, axis, min=bounds[0], max=bounds[1])
+
+
+def small_sizes_as_any(wanted: bool) -> contextlib.AbstractContextManager[Any]:
+    """Inside, a dynamic size that is 0 or 1 in the example is traced as any other, where wanted."""
+    config: Any = find_or("torch.fx.experimental._config", None)
+    if not wanted or not hasattr(config, "backed_size_oblivious"):
+        return contextlib.nullcontext()
+    patched: contextlib.AbstractContextManager[Any] = config.patch(backed_size_oblivious=True)
+    return patched
+
+
+def graph_break_errors() -> tuple[type[BaseException], ...]:
+    """What Dynamo raises where it cannot make one graph of a program; () where it is gone."""
+    found = find_or("torch._dynamo.exc.TorchDynamoException", None)
+    return () if found is None else (found,)
+
+
+def size_errors() -> tuple[type[BaseException], ...]:
+    """What Dynamo raises where a size leaves its bounds; () where it is gone."""
+    found = find_or("torch.fx.experimental.symbolic_shapes.ConstraintViolationError", None)
+    return () if found is None else (found,)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What is known of the sizes of a traced graph. sources: {symbol: Dynamo's name of the size that it stands for}.
+    guards: (what holds, in Python, the user's line that asked for it or ""). ranges: (symbol, least, most or None)."""
+
+    sources: dict[str, str]
+    guards: list[tuple[str, str]]
+    ranges: list[tuple[str, int, int | None]]
+
+
+def sizes_of(values: Sequence[object]) -> Sizes:
+    """Of the graph that has these fake values as inputs."""
+    env = getattr(detect_fake_mode(values), "shape_env", None)
+    sources, guards, ranges = {}, [], []
+    for symbol, named in getattr(env, "var_to_sources", {}).items():
+        name = named[0].name if named else ""
+        sources[str(symbol)] = str(name() if callable(name) else name)
+    for guard in getattr(env, "guards", ()):
+        line = str(getattr(getattr(guard, "sloc", None), "maybe_user_loc", None) or "")
+        guards.append((str(python_printer()().doprint(guard.expr)), line))
+    for symbol, known in getattr(env, "var_to_range", {}).items():
+        least, most = (int(end) if end.is_Integer else None for end in (known.lower, known.upper))
+        ranges.append((str(symbol), least or 0, most if most is not None and most < INT64.max - 1 else None))
+    return Sizes(sources=sources, guards=guards, ranges=ranges)
 
 
 def no_torch_function() -> contextlib.AbstractContextManager[Any]:

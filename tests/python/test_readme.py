@@ -94,7 +94,17 @@ def test_every_python_block_is_valid_and_names_what_exists() -> None:
     for block in blocks:
         compile(block, "README.md", "exec")
     names = set(re.findall(r"\brust_ort\.([a-zA-Z_]\w*)", "\n".join(blocks)))
-    assert names == {"backend", "blame", "compare", "dump", "explain", "keep_in_float32", "shutdown", "status"}
+    assert names == {
+        "backend",
+        "blame",
+        "compare",
+        "dump",
+        "explain",
+        "keep_in_float32",
+        "shutdown",
+        "status",
+        "to_onnx",
+    }
     assert names <= set(rust_ort.__all__)
 
 

@@ -31,6 +31,7 @@ aten = torch.ops.aten
 
 DRAWS_RANDOM_NUMBERS = "it draws random numbers; torch's generator is what manual_seed controls"
 SIZE_AT_RUN_TIME = "a size is known only at run time"
+SYMBOLIC_NUMBER = "a symbolic float or bool has no ONNX form here"
 COMPLEX = "complex numbers have no ONNX form"
 SIZE_ALONE = "nothing of it is used but its size"
 UNWRITTEN_OUTPUT = "memory that nobody wrote into, which ONNX Runtime does not read: it computes nothing"
@@ -258,7 +259,7 @@ class Support:
         devices = set()
         for value in _values_of(node):
             if isinstance(value, (torch.SymFloat, torch.SymBool)):
-                return "a symbolic float or bool has no ONNX form here"
+                return SYMBOLIC_NUMBER
             if isinstance(value, torch.SymInt):
                 if free_unbacked_symbols(value):
                     return SIZE_AT_RUN_TIME

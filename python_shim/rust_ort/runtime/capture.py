@@ -1,0 +1,168 @@
+"""The forward of a model as one AOT graph, the graph that the backend compiles without gradients. Needs no daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from rust_ort import torch_private
+from rust_ort.errors import ClientError, OptionError
+from rust_ort.export import decompositions, tensorified
+from rust_ort.export.provenance import input_sources, parameter_name
+from rust_ort.runtime.dynamic_shapes import LEAST_TRACED, DynamicSize
+from rust_ort.runtime.dynamo_graph import no_collection, reduce_all
+
+_SIZE_SOURCE = re.compile(r"(.*)\.size\(\)\[(\d+)\]$")
+_USER_CODE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+
+
+@dataclass(kw_only=True)
+class Captured:
+    """A model's forward. graph: the AOT graph. inputs, sources: what Dynamo's graph was given, and what it calls it;
+    an input of the AOT graph is `PlainAOTInput(idx)` of them. outputs: what Dynamo's graph gave, `PlainAOTOutput(idx)`
+    being the AOT graph's. result: what the model returned."""
+
+    graph: fx.GraphModule
+    inputs: list[Any] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+    result: Any = None
+
+
+class _Capturing:
+    """A torch.compile backend that keeps the graph it is given, and runs it in eager."""
+
+    def __init__(self, custom: Mapping[Any, Any], check: Callable[[Captured], None]) -> None:
+        self._custom, self._check = custom, check
+        self.captured: Captured | None = None
+        self.failed: BaseException | None = None
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+        try:
+            self.captured = Captured(graph=self._aot_graph(gm, example_inputs), sources=input_sources(gm))
+        except Exception as error:  # Dynamo would wrap it; whoever asked for the graph raises it
+            self.failed = error
+
+        def run(*inputs: Any) -> Any:
+            if self.captured is None:
+                raise _NotCaptured
+            self.captured.inputs = list(inputs)
+            self._check(self.captured)
+            self.captured.outputs = list(outputs := gm(*inputs))
+            return outputs
+
+        return run
+
+    def _aot_graph(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.GraphModule:
+        found: list[fx.GraphModule] = []
+        reduce_all(gm)
+
+        def table() -> dict[Any, Callable[..., Any]]:
+            whole = decompositions.table()
+            return {operator: made for operator, made in whole.items() if operator not in self._custom}
+
+        def keep(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+            with torch_private.compile_lock(), no_collection(), torch_private.autocast_off():
+                tensorified.decompose(graph, table)
+            found.append(graph)
+            return graph.forward
+
+        compiler = torch_private.aot_autograd(
+            fw_compiler=keep, bw_compiler=keep, inference_compiler=keep, decompositions=table
+        )
+        with torch_private.printed_once():
+            compiler(gm, example_inputs)
+        return found[0]
+
+
+class _NotCaptured(Exception):
+    """The graph could not be made: `failed` of the backend says why."""
+
+
+def capture(
+    model: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    sizes: Sequence[DynamicSize],
+    custom: Mapping[Any, Any],
+    check: Callable[[Captured], None],
+) -> Captured:
+    """The forward of `model(*args, **kwargs)` without gradients, which runs once, in eager.
+
+    sizes: those that are dynamic, of tensors among the arguments, which are marked. custom: operators that are not
+    taken apart. check: called before the graph runs; what it raises comes through. Errors: ClientError where the graph
+    breaks; OptionError where a size leaves its bounds; whatever the model raises.
+    """
+    backend = _Capturing(custom, check)
+    for size in sizes:
+        torch_private.mark_dynamic(size.tensor, size.axis, size.bounds)
+    # Else torch fixes them, as torch.export does under Dim.AUTO.
+    small = any(size.strict and size.tensor.shape[size.axis] < LEAST_TRACED for size in sizes)
+    compiled, _ = torch_private.compiled_apart(model, backend=backend, region=None, fullgraph=True, dynamic=False)
+    with torch.no_grad(), torch_private.small_sizes_as_any(small), _named_breaks(small):
+        try:
+            result = compiled(*args, **kwargs)
+        except _NotCaptured:
+            assert backend.failed is not None, "it is raised where this is set"
+            raise backend.failed from None
+    captured, backend.captured = backend.captured, None  # Dynamo keeps the backend
+    if captured is None or not captured.outputs:
+        raise ClientError(
+            "to_onnx: no graph was captured: the model computes nothing of tensors, or nothing compiles here "
+            "(torch.compiler.disable, torch.compiler.set_stance)",
+            code="NO_GRAPH",
+        )
+    captured.result = result
+    return captured
+
+
+@contextlib.contextmanager
+def _named_breaks(small: bool) -> Iterator[None]:
+    """Dynamo's errors say where in the user's code the graph ends. small: whether a dynamic size is 0 or 1."""
+    try:
+        yield
+    except torch_private.size_errors() as error:
+        raise OptionError(f"to_onnx dynamic_shapes: {error}", code="FIXED_SIZE") from error
+    except torch_private.graph_break_errors() as error:
+        said, _, code = str(error).partition("from user code:")
+        frames = list(_USER_CODE.finditer(code))
+        where = f" at {frames[-1]['file']}:{frames[-1]['line']} in {frames[-1]['function']}" if frames else ""
+        advice = "\nA dynamic size is 0 or 1 in the example: give one of 2 or more" if small else ""
+        raise ClientError(f"to_onnx: the graph breaks{where}: {said.strip()}{advice}", code="GRAPH_BREAK") from error
+
+
+def assumptions(values: Sequence[object], names: Mapping[str, str]) -> dict[str, str]:
+    """{what torch assumed of the sizes of a graph: the user's line that asked, or ""}.
+
+    values: the graph's fake inputs. names: {what Dynamo calls an input, as `sources` has it: its name}.
+    """
+    known = torch_private.sizes_of(values)
+    words = {symbol: _in_words(source, names) for symbol, source in known.sources.items()}
+
+    def told(text: str) -> str:
+        return re.sub(r"\bs\d+\b", lambda symbol: words.get(symbol[0], symbol[0]), text)
+
+    found = {told(text): line for text, line in known.guards}
+    for symbol, least, most in known.ranges:
+        if symbol not in words or least == most:
+            continue
+        if least > 0:
+            found.setdefault(f"{words[symbol]} >= {least}", "")
+        if most is not None:
+            found.setdefault(f"{words[symbol]} <= {most}", "")
+    return found
+
+
+def _in_words(source: str, names: Mapping[str, str]) -> str:
+    """`x.shape[0]` of Dynamo's `L['x'].size()[0]`."""
+    match = _SIZE_SOURCE.match(source)
+    if match is None:
+        return source
+    tensor = parameter_name(match[1])
+    return f"{names.get(tensor, tensor)}.shape[{match[2]}]"

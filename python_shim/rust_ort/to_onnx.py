@@ -1,0 +1,383 @@
+"""The forward of a model as one ONNX model, which any runtime runs.
+
+proto = rust_ort.to_onnx(model, x, path="model.onnx", dynamic_shapes={"x": {0: "batch"}})
+onnxruntime.InferenceSession("model.onnx").run(None, {"x": x.numpy()})
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rust_ort._callable import make_callable
+from rust_ort.errors import ClientError, OptionError
+from rust_ort.export.forward_model import ForwardGraph, forward_graph, translated, written_inputs
+from rust_ort.export.model_file import ModelInput, ModelOutput, assembled, saved
+from rust_ort.export.provenance import parameter_name
+from rust_ort.observe.reference import one_at_a_time, rng_kept
+from rust_ort.observe.sides import named_members
+from rust_ort.observe.state import UNINITIALIZED, Copies
+from rust_ort.observe.values import named_values
+from rust_ort.options import Options, arguments
+from rust_ort.runtime.capture import Captured, assumptions, capture
+from rust_ort.runtime.decisive import opset as opset_of
+from rust_ort.runtime.dynamic_shapes import DynamicSize, dynamic_sizes
+from rust_ort.torch_private import pytree
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["to_onnx"]
+
+
+def to_onnx(
+    model: nn.Module | Callable[..., Any],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    path: str | os.PathLike[str] | None = None,
+    opset: int | None = None,
+    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
+    parameters: str = "initializers",
+    optimized: bool = False,
+    custom_translations: Mapping[Any, Any] | None = None,
+) -> onnx.ModelProto:
+    """The forward of `model(*args, **kwargs)` as one ONNX model: what the backend exports without gradients, whole.
+
+        proto = rust_ort.to_onnx(model, x, path="model.onnx", dynamic_shapes={"x": {0: "batch"}})
+
+    model: a module or a function of tensors, in the mode that it is in: call `model.eval()` before. It runs once, on
+    copies of the arguments. path: where to write the model, too; over 2 GB its tensors go into `path` + ".data", and
+    the proto that is returned refers to that file. opset: 18 to 26; None: of RUST_ORT_OPSET, else 18. dynamic_shapes:
+    as torch.export has them, {argument: {dimension: name}}, a name being a str or torch.export.Dim; Dim.DYNAMIC and
+    Dim.AUTO leave the name to us. An example's size of 1 may be dynamic, but under Dim.AUTO. parameters: "initializers"
+    under their own names, or "inputs" after the arguments. optimized: constants folded and equal nodes shared by
+    onnxscript's optimizer, parameters and calls of functions left as they are. custom_translations: {torch operator:
+    onnxscript function}.
+
+    Inputs are the tensors among the arguments, in their order: `x`, `cache_layers_0_keys`; also one that nothing reads.
+    Numbers, strings and None among the arguments are constants of the model. Outputs are the tensors in what the model
+    returns, under their names there (`logits`), else `output`, `output_0`; one named like an input has a number behind
+    it. Buffers, and tensors that the program has from elsewhere, are initializers. What else a program does, to its
+    attributes or a file, is not in the model. What torch assumed of dynamic sizes is in
+    metadata_props["rust_ort.assumes"], one a line: the model is right for sizes of which that holds.
+
+    Errors: ClientError where the graph breaks, where a node has no ONNX form (each is named, with its line), and where
+    the forward writes into a parameter, buffer or argument; OptionError for an argument, and where the program fixes a
+    size that is to be dynamic; OSError where nothing can be written to `path`; what the model raises.
+    """
+    kwargs = dict(kwargs or {})
+    options = _checked(model, kwargs, opset, parameters, optimized, custom_translations)
+    target = _checked_path(path)
+    plain: Any = getattr(model, "_orig_mod", None) or getattr(model, "_torchdynamo_orig_callable", model)
+    with one_at_a_time(), rng_kept(), _same_members(plain):
+        copies = Copies(plain)
+        args, kwargs = copies.of(args), copies.of(kwargs)
+        given = _bound(plain, args, kwargs)
+        sizes = dynamic_sizes(dynamic_shapes, given)
+        leaves = _tensors(given)  # before the call: a cache among the arguments holds others afterwards
+        captured = capture(
+            plain, args, kwargs, sizes, options.custom_translations, lambda made: _check_writes(plain, leaves, made)
+        )
+        names = _Names(plain, leaves, captured)
+        forward = forward_graph(captured.graph)
+        made = translated(forward, name=_model_name(plain), opset=opset_of(options), custom=options.custom_translations)
+        assumed = names.assumptions()
+        size_names = _size_names(captured, forward, sizes, assumed)
+        inputs = names.inputs(forward, sizes, size_names, as_inputs=parameters == "inputs")
+        proto = assembled(made, inputs, names.outputs(forward), size_names, list(assumed), optimized=optimized)
+        return saved(proto, target)
+
+
+def _checked(
+    model: object, kwargs: Mapping[str, Any], opset: object, parameters: object, optimized: object, custom: object
+) -> Options:
+    arguments.checked_model("to_onnx", model, kwargs)
+    arguments.checked_choice("to_onnx", "parameters", parameters, ("initializers", "inputs"))
+    arguments.checked_flag("to_onnx", "optimized", optimized)
+    if getattr(model, "_compiled_call_impl", None) is not None:
+        raise ClientError(
+            f"to_onnx model: {arguments.shown(model)} is compiled (model.compile()); give it as it was before",
+            code="BAD_ARGUMENT",
+        )
+    members = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
+    if any(isinstance(tensor, UNINITIALIZED) for tensor in members):
+        raise ClientError(
+            f"to_onnx model: {arguments.shown(model)} has parameters that its first call makes; call it once before",
+            code="BAD_ARGUMENT",
+        )
+    named = {"opset": opset, "custom_translations": custom}
+    return Options.parse({name: value for name, value in named.items() if value is not None})
+
+
+def _checked_path(path: object) -> Path | None:
+    if path is None:
+        return None
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise OptionError(f"to_onnx path: expected the path of a file, or None, got {arguments.shown(path)}")
+    target = Path(os.fsdecode(path))
+    if target.is_dir() or not target.parent.is_dir():
+        raise OptionError(f"to_onnx path {str(target)!r}: expected a file in a folder that is there")
+    return target
+
+
+def _bound(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """{argument: value}, as the forward names them. Errors: OptionError for a call that does not fit, for arrays."""
+    function = model.forward if isinstance(model, nn.Module) else model
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs).arguments
+    except ValueError:  # a builtin, which has no signature
+        bound = {f"input_{index}": value for index, value in enumerate(args)} | dict(kwargs)
+    except TypeError as error:
+        raise OptionError(f"to_onnx: the model does not take these arguments: {error}") from error
+    kinds = {entry.name: entry.kind for entry in _parameters(function)}
+    given: dict[str, Any] = {}
+    for name, value in bound.items():
+        given |= value if kinds.get(name) is inspect.Parameter.VAR_KEYWORD else {name: value}
+    for name, value in given.items():
+        for leaf in pytree.tree_leaves(value):
+            if type(leaf).__module__.partition(".")[0] == "numpy":
+                raise OptionError(
+                    f"to_onnx: {name} has {arguments.shown(leaf)}, which would be a constant; give a tensor"
+                )
+    return given
+
+
+def _tensors(given: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
+    """(path, tensor) of every tensor among the arguments."""
+    named = [(name + step, leaf) for name, value in given.items() for step, leaf in named_values(value)]
+    return [(path, leaf) for path, leaf in named if isinstance(leaf, Tensor)]
+
+
+def _parameters(function: Any) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except ValueError:
+        return []
+
+
+@contextlib.contextmanager
+def _same_members(model: Any) -> Iterator[None]:
+    """Restores which tensors are registered where. Errors: ClientError where the call registered another: an ONNX model
+    has no state."""
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    before: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
+    for module in modules:
+        for kind, table in (("parameter", module._parameters), ("buffer", module._buffers)):
+            before.append((kind, table, dict(table)))
+    try:
+        yield
+        for kind, table, then in before:
+            other = [name for name, tensor in table.items() if then.get(name) is not tensor]
+            if other:
+                raise _writes([f"{kind} {name}" for name in other], model)
+    finally:
+        for _, table, then in before:
+            if {name: id(tensor) for name, tensor in table.items()} != {name: id(then[name]) for name in then}:
+                table.clear()
+                table.update(then)
+
+
+def _check_writes(model: Any, leaves: Sequence[tuple[str, Tensor]], captured: Captured) -> None:
+    """Errors: ClientError where the graph writes into what it is given."""
+    names = _Names(model, leaves, captured)
+    written = [names.of_input(position) for position in written_inputs(captured.graph)]
+    if written:
+        raise _writes(written, model)
+
+
+def _writes(written: Sequence[str], model: Any) -> ClientError:
+    training = isinstance(model, nn.Module) and any(module.training for module in model.modules())
+    mode = (
+        "and the model is in training mode: call model.eval(), which ends it for batch norm and its like" if training
+        else "and nothing is in training mode, where it would end: return the new value instead"
+    )  # fmt: skip
+    return ClientError(
+        f"to_onnx: the forward writes into {', '.join(written)}, which an ONNX model cannot, {mode}", code="MUTATION"
+    )
+
+
+def _model_name(model: Any) -> str:
+    return type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "model")
+
+
+class _Names:
+    """What the user calls the tensors of a captured forward."""
+
+    def __init__(self, model: Any, leaves: Sequence[tuple[str, Tensor]], captured: Captured) -> None:
+        self._captured = captured
+        self._taken: Counter[str] = Counter()
+        self._arguments: dict[str, Tensor] = {}
+        for path, leaf in leaves:
+            self._arguments[self._unique(_identifier(path))] = leaf
+        self._of = {id(leaf): name for name, leaf in reversed(self._arguments.items())}
+        self._members: dict[int, str] = {}
+        for kind in ("parameters", "buffers"):
+            for name, tensor in named_members(model, kind):
+                if id(tensor) not in self._of and id(tensor) not in self._members:
+                    self._members[id(tensor)] = self._unique(name)
+        self._constants: dict[int, str] = {}
+
+    def _unique(self, name: str) -> str:
+        self._taken[name] += 1
+        return name if self._taken[name] == 1 else self._unique(f"{name}_{self._taken[name] - 1}")
+
+    def of_tensor(self, tensor: Tensor, source: str) -> str:
+        for known in (self._of, self._members, self._constants):
+            if id(tensor) in known:
+                return known[id(tensor)]
+        name = parameter_name(source.replace("G[", "L[", 1) if source.startswith("G[") else source)
+        name = name if re.fullmatch(r"[\w.]+", name) else _identifier(name)
+        return self._constants.setdefault(id(tensor), self._unique(name or "constant"))
+
+    def of_input(self, position: int) -> str:
+        """An input of Dynamo's graph, in messages."""
+        if not 0 <= position < len(self._captured.inputs):
+            return "an argument"
+        return self.of_tensor(self._captured.inputs[position], self._captured.sources[position])
+
+    def assumptions(self) -> dict[str, str]:
+        """{what torch assumed of sizes, by the inputs' names: the line that asked}."""
+        names = {source: self.of_input(position) for position, source in enumerate(self._captured.sources)
+                 if isinstance(self._captured.inputs[position], Tensor)}  # fmt: skip
+        values = [node.meta.get("val") for node in self._captured.graph.graph.find_nodes(op="placeholder")]
+        return assumptions(values, names)
+
+    def inputs(
+        self, forward: ForwardGraph, sizes: Sequence[DynamicSize], size_names: Mapping[str, str], *, as_inputs: bool
+    ) -> list[ModelInput]:
+        """Arguments first, then parameters, then what the program has from elsewhere."""
+        read = {}
+        tensors = []
+        for value, position in forward.inputs.items():
+            tensor, source = self._captured.inputs[position], self._captured.sources[position]
+            name = self.of_tensor(tensor, source)
+            if name not in self._arguments:
+                tensors.append(_initializer(name, value, tensor, stays=as_inputs and isinstance(tensor, nn.Parameter)))
+            read[name] = value
+        tensors += [
+            _initializer(self._unique(value), value, tensor, stays=False) for value, tensor in forward.constants.items()
+        ]
+        fakes = {node.name: node.meta.get("val") for node in forward.module.graph.find_nodes(op="placeholder")}
+        found = []
+        for name, tensor in self._arguments.items():
+            used = read.get(name)
+            shape = _shape(tensor, sizes) if used is None else _named_shape(fakes[used], size_names)
+            found.append(ModelInput(name=name, value=used, dtype=tensor.dtype, shape=shape))
+        known = {entry.name for entry in tensors}
+        for _, leaf in named_values(self._captured.result):  # a parameter that is returned, and that nothing else reads
+            name = self._members.get(id(leaf), "")
+            if name and name not in known:
+                tensors.append(_initializer(name, None, leaf, stays=as_inputs and isinstance(leaf, nn.Parameter)))
+                known.add(name)
+        return found + tensors
+
+    def outputs(self, forward: ForwardGraph) -> list[ModelOutput]:
+        """Every tensor in what the model returned, in its order."""
+        made = {id(self._captured.outputs[position]): index for index, position in enumerate(forward.outputs)}
+        found = []
+        for step, leaf in named_values(self._captured.result):
+            if not isinstance(leaf, Tensor):
+                continue
+            name = _identifier(step)
+            name = f"output_{name}" if name[:1].isdigit() else name or "output"
+            value: int | str | None = made.get(id(leaf), self._of.get(id(leaf), self._members.get(id(leaf))))
+            if value is None:
+                raise ClientError(
+                    f"to_onnx: output {name} is {arguments.shown(leaf)} that neither the graph computes nor the call "
+                    "gives: compute something of it, or leave it out of what is returned",
+                    code="UNSUPPORTED",
+                )
+            found.append(ModelOutput(name=self._unique(name), value=value))
+        return found
+
+
+def _initializer(name: str, value: str | None, tensor: Tensor, *, stays: bool) -> ModelInput:
+    return ModelInput(
+        name=name, value=value, dtype=tensor.dtype, shape=tuple(tensor.shape), tensor=None if stays else tensor
+    )
+
+
+def _identifier(path: str) -> str:
+    return re.sub(r"[^0-9A-Za-z]+", "_", path).strip("_") if not path.isidentifier() else path
+
+
+def _shape(tensor: Tensor, sizes: Sequence[DynamicSize]) -> tuple[int | str, ...]:
+    """Of an argument that nothing reads."""
+    named = {
+        size.axis: size.name or f"{_identifier(size.where)}_{size.axis}" for size in sizes if size.tensor is tensor
+    }
+    return tuple(named.get(axis, length) for axis, length in enumerate(tensor.shape))
+
+
+def _named_shape(fake: Tensor, size_names: Mapping[str, str]) -> tuple[int | str, ...]:
+    return tuple(
+        _with_names(size, size_names) if isinstance(size, torch.SymInt) and not size.node.expr.is_number else int(size)
+        for size in fake.shape
+    )
+
+
+def _with_names(size: Any, size_names: Mapping[str, str]) -> str:
+    return re.sub(r"\bs\d+\b", lambda symbol: size_names.get(symbol[0], symbol[0]), str(size.node.expr))
+
+
+def _size_names(
+    captured: Captured, forward: ForwardGraph, sizes: Sequence[DynamicSize], assumed: Mapping[str, str]
+) -> dict[str, str]:
+    """{torch's symbol: the name of the size}. Errors: OptionError where the program makes two names one size."""
+    values = {node.name: node.meta.get("val") for node in forward.module.graph.find_nodes(op="placeholder")}
+    fakes = {id(captured.inputs[position]): values[value] for value, position in forward.inputs.items()}
+    found: dict[str, str] = {}
+    first: dict[str, DynamicSize] = {}
+    expressions = [(size, str(fakes[id(size.tensor)].shape[size.axis])) for size in sizes if id(size.tensor) in fakes]
+    for size, expression in expressions:
+        if not re.fullmatch(r"s\d+", expression) or size.name is None:
+            continue
+        known = found.setdefault(expression, size.name)
+        if known != size.name:
+            raise _one_size(assumed, first[expression], size)
+        first.setdefault(expression, size)
+    for size, expression in expressions:
+        if re.fullmatch(r"s\d+", expression):
+            found.setdefault(expression, f"{_identifier(size.where)}_{size.axis}")
+    for size, expression in expressions:
+        if expression.isdigit() and size.strict:
+            raise OptionError(
+                f"to_onnx dynamic_shapes: {size} is to be dynamic, but the program fixes it at {expression}; take "
+                f"it out, or leave it open with torch.export.Dim.AUTO{_reasons(assumed)}",
+                code="FIXED_SIZE",
+            )
+        if expression.isdigit():
+            continue
+        if size.name is not None and not re.fullmatch(r"s\d+", expression):
+            named = re.sub(r"\bs\d+\b", lambda symbol: found.get(symbol[0], symbol[0]), expression)
+            raise OptionError(
+                f"to_onnx dynamic_shapes: {size} is named {size.name!r}, but the program makes it {named}; "
+                f"leave its name to us (torch.export.Dim.AUTO){_reasons(assumed)}",
+                code="FIXED_SIZE",
+            )
+    return found
+
+
+def _one_size(assumed: Mapping[str, str], one: DynamicSize, other: DynamicSize) -> OptionError:
+    return OptionError(
+        f"to_onnx dynamic_shapes: {one} is named {one.name!r} and {other} {other.name!r}, but torch takes them for one "
+        f"size; give both one name{_reasons(assumed)}",
+        code="FIXED_SIZE",
+    )
+
+
+def _reasons(assumed: Mapping[str, str]) -> str:
+    lines = [f"\n  {what}{f', asked for at {line}' if line else ''}" for what, line in assumed.items()]
+    return "".join(lines)
+
+
+make_callable(__name__, to_onnx)
