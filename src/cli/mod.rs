@@ -7,6 +7,7 @@ mod compare;
 mod cuda_probe;
 mod data_sets;
 mod doctor;
+mod dot;
 mod executor;
 mod exit;
 mod gc;
@@ -15,9 +16,11 @@ mod later;
 mod library;
 mod listing;
 mod ls;
+mod model_argument;
 mod nearest;
 mod next;
 mod node_table;
+mod print;
 mod progress;
 mod prove;
 mod replay;
@@ -72,6 +75,17 @@ enum Command {
     /// Of a nodes_<step>.json what does not match in it; `rust-ort sbs` shows all of it, `--json` the file. Exit code: 0
     /// shown, 2 error, 4 damaged.
     Show(show::Arguments),
+    /// A model's data flow as text: opsets, inputs, initializers with their first elements, nodes, outputs.
+    ///
+    /// A node stands one level deeper than the shallowest node that it reads; bodies of If, Loop and Scan stand below their
+    /// node, local functions below the graph. Also of a tensor (.pb). Exit code: 0 printed, 2 error, 4 damaged.
+    Print(print::Arguments),
+    /// A model as a graph: DOT for Graphviz, or a picture of our own layout (--svg FILE).
+    ///
+    /// Initializers, parameters and constants are not drawn. Of a dump's part, nodes of one module that follow each other
+    /// stand in one box, and where it was compared each has the colour of its verdict, of several calls the worst; name a
+    /// data set for that call alone. Exit code: 0 drawn, 2 error, 4 damaged.
+    Dot(dot::Arguments),
     /// Judge what ONNX Runtime gave against eager, again, from a dump.
     ///
     /// What does not match, the worst 20, and counts; `--all` has every output. A term of the tolerance that is not given is
@@ -201,6 +215,8 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Ls(arguments) => ls::run(arguments),
         Command::Show(arguments) => show::run(arguments),
+        Command::Print(arguments) => print::run(arguments),
+        Command::Dot(arguments) => dot::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
         Command::Sbs(arguments) => sbs::run(arguments),
         Command::Rerun(_) => apart::run(),

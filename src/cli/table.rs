@@ -216,7 +216,7 @@ fn cut(text: &str, width: usize) -> String {
 }
 
 /// The text without its middle, `…` in its place.
-fn cut_middle(text: &str, width: usize) -> String {
+pub(super) fn cut_middle(text: &str, width: usize) -> String {
     if columns(text) <= width {
         return text.to_owned();
     }

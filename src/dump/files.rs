@@ -51,6 +51,13 @@ pub fn load_model(path: &Path) -> Result<ModelProto, DumpError> {
     Ok(onnx::load_from(bytes, path)?)
 }
 
+/// As [`load_model`], but elements that stand in other files stay there: none of these is opened.
+pub fn load_model_alone(path: &Path) -> Result<ModelProto, DumpError> {
+    let bytes = onnx::read(path)?;
+    check_listed(path, &bytes)?;
+    Ok(onnx::load_alone_from(bytes, path)?)
+}
+
 /// What a folder lists of its files; None where it lists none. Errors: also [`Damage`], and InvalidData for another
 /// version.
 pub(super) fn list_of(folder: &Path) -> io::Result<Option<FileList>> {

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::error::{Damage, DumpError};
 use super::files::{self, list_of};
-pub use super::files::{TensorFile, list_folder, load_model, unlist_folder};
+pub use super::files::{TensorFile, list_folder, load_model, load_model_alone, unlist_folder};
 use super::layout::{
     self, COMPARISON_SCHEMAS, Comparison, DATA_SET_SCHEMAS, DataSet, FileEntry, Incomplete, MANIFEST_FILE, Role,
     RunFile, TENSORS_FOLDER, VALUES_PREFIX, VALUES_SCHEMAS, ValueSet,

@@ -68,7 +68,7 @@ fn decode_from(bytes: Bytes, place: String) -> Result<ModelProto, OnnxError> {
 /// let path = folder.path().join("model.onnx");
 /// save(&model, &path)?;
 /// let text = model_text(&load(&path)?)?;
-/// assert!(text.contains("input x: float32[2]") && text.contains("Relu"), "{text}");
+/// assert!(text.contains("input: name='x' type=dtype('float32') shape=[2]") && text.contains("Relu"), "{text}");
 /// assert!(load(&folder.path().join("absent.onnx")).is_err());
 /// # Ok::<(), OnnxError>(())
 /// ```
@@ -78,10 +78,15 @@ pub fn load(path: &Path) -> Result<ModelProto, OnnxError> {
 
 /// As [`load`], from the bytes that [`read`] gave of the file. Errors: also [`OnnxError::Expands`].
 pub fn load_from(bytes: Bytes, path: &Path) -> Result<ModelProto, OnnxError> {
-    check_footprint(footprint(&bytes), bytes.len(), path)?;
-    let mut model = decode_from(bytes, path.display().to_string())?;
+    let mut model = load_alone_from(bytes, path)?;
     read_external(&mut model, path.parent().unwrap_or(Path::new(".")))?;
     Ok(model)
+}
+
+/// As [`load_from`], but what stands in other files stays there: none is opened.
+pub fn load_alone_from(bytes: Bytes, path: &Path) -> Result<ModelProto, OnnxError> {
+    check_footprint(footprint(&bytes), bytes.len(), path)?;
+    decode_from(bytes, path.display().to_string())
 }
 
 /// Read the elements of every tensor that stands in another file below `folder` into its `raw_data`. A location that is

@@ -33,13 +33,13 @@ pub use error::OnnxError;
 pub use footprint::footprint;
 pub use graph::{count_nodes, expose_intermediates, order, producers, sort, uses, value_info};
 pub use inline::{inline_around_attention, inline_functions};
-pub use load::{decode, decode_whole, load, load_from, read, read_external};
+pub use load::{decode, decode_whole, load, load_alone_from, load_from, read, read_external};
 pub use outputs::{has_transposed_outputs, keep_transposed_outputs};
 pub use precision::{
     Attend, MISSING_KERNELS, MissingKernels, SWITCHES, Switched, Unrounded, Widened, double, dtype_of, for_each_typed,
     mentions, refused_operator, single, switched, widen, widen_but,
 };
-pub use print::{model_text, preview, type_text};
+pub use print::{model_json, model_text, model_text_with_shapes, preview, tensor_line, type_text};
 pub use region::{Extent, HIGHEST_RANK, Op, Program, REGION, Step, TYPED_REGION, TypedProgram};
 pub use rewrite::{
     AVERAGED, BELOW, ChannelConvolution, HALF_PRODUCT, KEEPDIMS, LEFT_AXIS, RowReduction, TURNED, Target, WIDE_SUM,

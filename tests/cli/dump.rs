@@ -131,7 +131,11 @@ fn show_prints_models_tensors_and_data_sets() {
     dump(folder.path());
     let show = |path: &str| rust_ort(folder.path(), &["show", path]);
     let said = show("run/0_0-forward/part_0/model.onnx");
-    assert!(said.out.contains("y = Neg(x)") && said.out.contains("input x: float32[2]"), "{}", said.out);
+    assert!(
+        said.out.contains("Neg(x) -> y") && said.out.contains("input: name='x' type=dtype('float32') shape=[2]"),
+        "{}",
+        said.out
+    );
     let said = show(&format!("{STEP}1/actual_0.pb"));
     assert!(said.out.contains("max       2.5\n") && said.out.contains("[1.0, 2.5]"), "{}", said.out);
     let said = show(&format!("{STEP}1"));

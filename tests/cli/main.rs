@@ -1,14 +1,18 @@
 //! The subcommands, as a shell sees them.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, not their helpers
 
+#[path = "../common/any_model.rs"]
+mod any_model;
 #[path = "../common/mod.rs"]
 mod common;
 mod confined;
 mod damage;
 mod doctor;
+mod dot;
 mod dump;
 mod dumping;
 mod gc;
+mod print;
 mod replay;
 mod sbs;
 mod small_dump;

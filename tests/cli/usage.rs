@@ -53,6 +53,9 @@ const COMMANDS: &[&[&str]] = &[
     &["show", "run/0_0-forward/part_0/test_data_set_0/input_0.pb"],
     &["show", "run/0_0-forward/part_0/comparison_0.json"],
     &["show", "run/0_0-forward/part_0/nodes_0.json"],
+    &["print", PART],
+    &["print", "run/0_0-forward/part_0/test_data_set_0/input_0.pb"],
+    &["dot", PART],
     &["compare", "."],
     &["sbs", "."],
     &["replay", "."],
@@ -89,8 +92,6 @@ fn keep_says_that_nothing_is_of_half_precision() {
 fn a_command_of_a_later_version_says_so_and_what_to_use() {
     let folder = tempfile::tempdir().unwrap();
     for (command, instead) in [
-        ("print", "rust-ort show"),
-        ("dot", "rust-ort show"),
         ("align", "rust-ort sbs"),
         ("capture", "rust_ort.dump"),
         ("diff", "rust-ort compare"),

@@ -96,6 +96,11 @@ impl Found {
             .collect()
     }
 
+    /// What each value's row comes to.
+    pub(crate) fn marks(&self) -> impl Iterator<Item = (&str, Mark)> {
+        self.table.nodes.iter().map(|node| (node.name.as_str(), Mark::of(node)))
+    }
+
     /// The table as JSON, with these rows.
     pub(crate) fn json(&self, rows: &Rows) -> Value {
         let Self { path, table, counted, .. } = self;

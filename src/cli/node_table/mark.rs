@@ -5,7 +5,7 @@ use crate::dump::NodeRow;
 
 /// What a row's two verdicts come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Mark {
+pub(crate) enum Mark {
     Match,
     /// Noise, a tie or an open order.
     Noise,
@@ -16,7 +16,7 @@ pub(super) enum Mark {
 }
 
 impl Mark {
-    pub(super) fn of(node: &NodeRow) -> Self {
+    pub(crate) fn of(node: &NodeRow) -> Self {
         match (&node.local.verdict, &node.cumulative.verdict) {
             (Verdict::Failed(_), _) | (_, Verdict::Failed(_)) => Mark::Failed,
             (Verdict::Mismatch, _) => Mark::Mismatch,
@@ -29,8 +29,19 @@ impl Mark {
         }
     }
 
+    /// Of one verdict alone.
+    pub(crate) fn of_verdict(verdict: &Verdict) -> Self {
+        match verdict {
+            Verdict::Failed(_) => Mark::Failed,
+            Verdict::Mismatch => Mark::Mismatch,
+            Verdict::NotCompared(_) => Mark::NotCompared,
+            Verdict::Match => Mark::Match,
+            _ => Mark::Noise,
+        }
+    }
+
     /// In counts.
-    pub(super) fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Mark::Match => "match",
             Mark::Noise => "noise",

@@ -13,5 +13,6 @@ mod text;
 pub(super) use brief::brief;
 pub(super) use columns::csv;
 pub(super) use found::Found;
+pub(super) use mark::Mark;
 pub(super) use rows::Rows;
 pub(super) use text::text_of;

@@ -1,0 +1,298 @@
+//! What is drawn of a model: boxes in program order, lines from who gives a value to who reads it, modules.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+
+use super::marks::Marks;
+use crate::cli::node_table::Mark;
+use crate::onnx::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use crate::onnx::{self, Descriptions, OnnxError};
+
+/// Where values of a part come from, as its provenance.json tells.
+#[derive(Debug, Default)]
+pub(super) struct Provenance {
+    pub(super) values: Descriptions,
+    /// Inputs that are parameters or buffers: they are drawn as little as initializers are.
+    pub(super) parameters: HashSet<String>,
+    /// Input → what the user calls it, such as `layer.weight`.
+    pub(super) calls: HashMap<String, String>,
+}
+
+/// One box.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Shown {
+    /// Operator, or "input".
+    pub(super) op: String,
+    /// The first value that it gives.
+    pub(super) name: String,
+    /// All that there is to tell, some lines.
+    pub(super) detail: String,
+    /// Path of the module, or empty.
+    pub(super) module: String,
+    pub(super) mark: Option<Mark>,
+    pub(super) is_input: bool,
+    /// It gives an output of the graph.
+    pub(super) is_output: bool,
+}
+
+/// A value on its way. Places of boxes: `from` stands before `to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Edge {
+    pub(super) from: usize,
+    pub(super) to: usize,
+}
+
+/// Boxes in program order.
+#[derive(Debug, Default)]
+pub(super) struct Drawing {
+    pub(super) title: String,
+    pub(super) boxes: Vec<Shown>,
+    /// By reader, each pair once, in the order of the reader's inputs.
+    pub(super) edges: Vec<Edge>,
+    /// Initializers, parameters, constants, and what is made of these alone and is right, that are not drawn.
+    pub(super) folded: usize,
+}
+
+impl Drawing {
+    /// Boxes that stand together and are of one module.
+    pub(super) fn runs(&self) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for (at, shown) in self.boxes.iter().enumerate() {
+            match runs.last_mut() {
+                Some(run) if self.boxes[run.start].module == shown.module => run.end = at + 1,
+                _ => runs.push(at..at + 1),
+            }
+        }
+        runs
+    }
+
+    /// How many boxes have each mark.
+    pub(super) fn counts(&self) -> BTreeMap<Mark, usize> {
+        let mut counts = BTreeMap::new();
+        self.boxes.iter().filter_map(|shown| shown.mark).for_each(|mark| *counts.entry(mark).or_default() += 1);
+        counts
+    }
+}
+
+/// What is drawn of the main graph. Nodes that are not in an order that could run are drawn as they stand, without the
+/// lines that would go up. Errors: [`OnnxError::NoGraph`].
+pub(super) fn drawing(model: &ModelProto, known: &Provenance, marks: &Marks) -> Result<Drawing, OnnxError> {
+    let graph = model.graph.as_ref().ok_or(OnnxError::NoGraph)?;
+    let order = onnx::order(graph).unwrap_or_else(|_| (0..graph.node.len()).collect());
+    let nodes: Vec<&NodeProto> = order.iter().map(|&at| &graph.node[at]).collect();
+    let owners = onnx::node_owners(graph, &known.values).unwrap_or_else(|_| vec![None; graph.node.len()]);
+    let owners: Vec<Option<&str>> = order.iter().map(|&at| owners[at]).collect();
+    let mut sketch = Sketch::new(graph, known, marks);
+    for (node, owner) in nodes.into_iter().zip(owners) {
+        sketch.node(node, owner);
+    }
+    let Sketch { boxes, edges, folded, .. } = sketch;
+    Ok(Drawing { title: graph.name().to_owned(), boxes, edges, folded: folded.len() })
+}
+
+struct Sketch<'a> {
+    known: &'a Provenance,
+    marks: &'a Marks,
+    inputs: HashMap<&'a str, &'a ValueInfoProto>,
+    outputs: HashSet<&'a str>,
+    types: HashMap<&'a str, &'a ValueInfoProto>,
+    /// Names of what is not drawn.
+    folded: HashSet<&'a str>,
+    /// Value → place of the box that gives it.
+    places: HashMap<&'a str, usize>,
+    boxes: Vec<Shown>,
+    edges: Vec<Edge>,
+}
+
+impl<'a> Sketch<'a> {
+    fn new(graph: &'a GraphProto, known: &'a Provenance, marks: &'a Marks) -> Self {
+        let sparse = graph.sparse_initializer.iter().filter_map(|sparse| Some(sparse.values.as_ref()?.name()));
+        let parameters = graph.input.iter().map(|info| info.name()).filter(|name| known.parameters.contains(*name));
+        let initializers = graph.initializer.iter().map(|tensor| tensor.name());
+        let infos = graph.value_info.iter().chain(&graph.output).chain(&graph.input);
+        Self {
+            known,
+            marks,
+            inputs: graph.input.iter().map(|info| (info.name(), info)).collect(),
+            outputs: graph.output.iter().map(|info| info.name()).collect(),
+            types: infos.map(|info| (info.name(), info)).collect(),
+            folded: initializers.chain(sparse).chain(parameters).collect(),
+            places: HashMap::new(),
+            boxes: Vec::new(),
+            edges: Vec::new(),
+        }
+    }
+
+    fn node(&mut self, node: &'a NodeProto, owner: Option<&str>) {
+        let given = || node.output.iter().map(String::as_str).filter(|name| !name.is_empty());
+        let described = owner.and_then(|value| self.known.values.get(value));
+        let module = described.map_or_else(String::new, |described| described.module.clone());
+        let mark = self.marks.of(given()).or_else(|| self.marks.of(owner));
+        // Once each, in the node's order; then what its bodies take from outside.
+        let reads = onnx::uses(node);
+        let is_output = given().any(|name| self.outputs.contains(name));
+        let is_constant = match reads.is_empty() {
+            true => node.op_type() == "Constant",
+            false => reads.iter().all(|name| self.folded.contains(name)),
+        };
+        if is_constant && !is_output && mark.is_none_or(|mark| mark == Mark::Match) {
+            self.folded.extend(given());
+            return;
+        }
+        let mut read: Vec<&'a str> = Vec::with_capacity(reads.len());
+        let mut met = HashSet::new();
+        read.extend(node.input.iter().map(String::as_str).filter(|name| reads.contains(name) && met.insert(*name)));
+        read.extend(reads.into_iter().filter(|name| met.insert(*name)));
+        // An input stands before the first who reads it, so that its line is short.
+        for &name in &read {
+            self.input(name, &module);
+        }
+        let at = self.boxes.len();
+        let mut from: Vec<usize> = read.iter().filter_map(|name| self.places.get(name).copied()).collect();
+        let mut drawn = HashSet::new();
+        from.retain(|place| drawn.insert(*place));
+        self.edges.extend(from.into_iter().map(|from| Edge { from, to: at }));
+        self.places.extend(given().map(|name| (name, at)));
+        let domain = if matches!(node.domain(), "" | "ai.onnx") { "" } else { node.domain() };
+        let op = if domain.is_empty() { node.op_type().to_owned() } else { format!("{domain}::{}", node.op_type()) };
+        self.boxes.push(Shown {
+            detail: self.detail(node, &op, described, mark),
+            name: given().next().unwrap_or(node.name()).to_owned(),
+            op,
+            module,
+            mark,
+            is_input: false,
+            is_output,
+        });
+    }
+
+    /// A box of an input that is read first here.
+    fn input(&mut self, name: &'a str, module: &str) {
+        let Some(info) = self.inputs.get(name) else { return };
+        if self.folded.contains(name) || self.places.contains_key(name) {
+            return;
+        }
+        self.places.insert(name, self.boxes.len());
+        self.boxes.push(Shown {
+            op: "input".to_owned(),
+            name: self.known.calls.get(name).map_or(name, String::as_str).to_owned(),
+            detail: format!("input {name}: {}", onnx::type_text(info.r#type.as_ref())),
+            module: module.to_owned(),
+            is_input: true,
+            is_output: self.outputs.contains(name),
+            ..Shown::default()
+        });
+    }
+
+    fn detail(&self, node: &NodeProto, op: &str, of: Option<&onnx::Described>, mark: Option<Mark>) -> String {
+        let typed = |name: &String| {
+            let info = self.types.get(name.as_str());
+            format!("{name}: {}", onnx::type_text(info.and_then(|info| info.r#type.as_ref())))
+        };
+        let outputs = node.output.iter().map(typed).collect::<Vec<_>>().join(", ");
+        let mut lines = vec![format!("{op}({}) -> {outputs}", node.input.join(", "))];
+        let bodies = node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs));
+        lines.extend(bodies.map(|body| format!("body {}: {} nodes", body.name(), body.node.len())));
+        if let Some(of) = of {
+            lines.push(format!("{} ({})", of.fx, of.op));
+            lines.extend((!of.module.is_empty()).then(|| format!("in {}", of.module)));
+        }
+        lines.extend(mark.map(|mark| mark.word().to_owned()));
+        lines.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::proto::{AttributeProto, TensorProto};
+
+    fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+        let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        NodeProto { op_type: Some(op.into()), input: own(inputs), output: own(outputs), ..Default::default() }
+    }
+
+    fn info(name: &str) -> ValueInfoProto {
+        ValueInfoProto { name: Some(name.into()), ..Default::default() }
+    }
+
+    fn drawn(graph: GraphProto, known: &Provenance) -> Drawing {
+        let model = ModelProto { graph: Some(graph), ..Default::default() };
+        drawing(&model, known, &Marks::default()).unwrap()
+    }
+
+    fn shown(drawing: &Drawing) -> Vec<&str> {
+        drawing.boxes.iter().map(|shown| shown.name.as_str()).collect()
+    }
+
+    fn edges(drawing: &Drawing) -> Vec<(usize, usize)> {
+        drawing.edges.iter().map(|edge| (edge.from, edge.to)).collect()
+    }
+
+    #[test]
+    fn constants_are_folded_and_inputs_stand_where_they_are_read() {
+        let graph = GraphProto {
+            input: vec![info("x"), info("late"), info("weight"), info("w"), info("unused")],
+            initializer: vec![TensorProto { name: Some("w".into()), ..Default::default() }],
+            node: vec![
+                node("Constant", &[], &["c"]),
+                node("Mul", &["x", "w"], &["a"]),
+                node("Add", &["a", "c"], &["b"]),
+                node("Transpose", &["weight"], &["t"]),
+                node("Gemm", &["b", "late", "t", "late"], &["y"]),
+            ],
+            output: vec![info("y")],
+            ..Default::default()
+        };
+        let known = Provenance {
+            parameters: HashSet::from(["weight".to_owned()]),
+            calls: HashMap::from([("late".to_owned(), "layer.late".to_owned())]),
+            ..Default::default()
+        };
+        let drawing = drawn(graph, &known);
+        assert_eq!(shown(&drawing), ["x", "a", "b", "layer.late", "y"]);
+        assert_eq!(edges(&drawing), [(0, 1), (1, 2), (2, 4), (3, 4)]);
+        assert_eq!(drawing.folded, 4);
+        assert!(drawing.boxes[4].is_output && !drawing.boxes[2].is_output && drawing.boxes[3].is_input);
+    }
+
+    #[test]
+    fn what_is_drawn_by_chance_or_given_is_no_constant() {
+        let graph = GraphProto {
+            initializer: vec![TensorProto { name: Some("w".into()), ..Default::default() }],
+            node: vec![node("RandomNormal", &[], &["r"]), node("Neg", &["w"], &["n"]), node("Exp", &["w"], &["y"])],
+            output: vec![info("y")],
+            ..Default::default()
+        };
+        assert_eq!(shown(&drawn(graph, &Provenance::default())), ["r", "y"]);
+    }
+
+    #[test]
+    fn what_a_body_takes_from_outside_is_a_line() {
+        let body =
+            GraphProto { node: vec![node("Neg", &["x"], &["n"])], output: vec![info("n")], ..Default::default() };
+        let mut branch = node("If", &["c"], &["y"]);
+        branch.attribute = vec![AttributeProto { g: Some(body), ..Default::default() }];
+        let graph = GraphProto { input: vec![info("c"), info("x")], node: vec![branch], ..Default::default() };
+        let drawing = drawn(graph, &Provenance::default());
+        assert_eq!((shown(&drawing), edges(&drawing)), (vec!["c", "x", "y"], vec![(0, 2), (1, 2)]));
+        assert!(drawing.boxes[2].detail.contains("body : 1 nodes"), "{}", drawing.boxes[2].detail);
+    }
+
+    #[test]
+    fn a_graph_that_cannot_run_is_drawn_without_lines_that_go_up() {
+        let graph = GraphProto {
+            node: vec![node("Neg", &["b", "nowhere"], &["a"]), node("Neg", &["a"], &["b"])],
+            ..Default::default()
+        };
+        assert_eq!(edges(&drawn(graph, &Provenance::default())), [(0, 1)]);
+    }
+
+    #[test]
+    fn nodes_that_stand_together_and_are_of_one_module_are_a_run() {
+        let of = |module: &str| Shown { module: module.to_owned(), ..Default::default() };
+        let boxes = ["a", "a", "b", "", "", "a"].map(of).to_vec();
+        let drawing = Drawing { boxes, ..Default::default() };
+        assert_eq!(drawing.runs(), [0..2, 2..3, 3..5, 5..6]);
+    }
+}

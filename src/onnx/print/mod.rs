@@ -1,0 +1,180 @@
+//! Models as text for people, and as JSON for programs.
+
+mod json;
+mod values;
+
+use std::collections::HashMap;
+
+use super::proto::{FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TypeProto, ValueInfoProto};
+use super::{OnnxError, rewrite};
+use crate::base::quoted::is_printable;
+use values::{attribute_text, initializer_text, quoted, sparse_initializer_text, value_text};
+
+pub use json::model_json;
+pub use values::{preview, tensor_line, type_text};
+
+/// Bodies in bodies shown.
+const MAX_BODIES: usize = 8;
+/// Indentation of a node below its graph, at most: a chain of a thousand nodes stays readable.
+const MAX_INDENT: usize = 40;
+
+/// The model's data flow, one line an opset, input, initializer, node and output, in the model's order, as pretty_onnx of
+/// the studies has it. A node stands one level deeper than the shallowest node that it reads. Bodies stand below their
+/// node, local functions below the graph. What a terminal should not get is escaped; no line is cut.
+/// Errors: [`OnnxError::NoGraph`].
+pub fn model_text(model: &ModelProto) -> Result<String, OnnxError> {
+    written(model, false)
+}
+
+/// As [`model_text`], with element type and shape of what each node gives, as far as the model says.
+pub fn model_text_with_shapes(model: &ModelProto) -> Result<String, OnnxError> {
+    written(model, true)
+}
+
+fn written(model: &ModelProto, shapes: bool) -> Result<String, OnnxError> {
+    let graph = model.graph.as_ref().ok_or(OnnxError::NoGraph)?;
+    let mut writer = Writer { text: String::new(), shapes };
+    let producer = format!("{} {}", model.producer_name(), model.producer_version());
+    writer.line(
+        0,
+        &format!(
+            "model: name={} ir_version={} producer={}",
+            quoted(graph.name()),
+            model.ir_version(),
+            quoted(producer.trim())
+        ),
+    );
+    if let Some(ran) = rewrite::ran(model) {
+        writer.line(0, &format!("passes: {ran}"));
+    }
+    writer.opsets(&model.opset_import);
+    writer.graph(graph, 0, 0);
+    model.functions.iter().for_each(|function| writer.function(function));
+    Ok(writer.text)
+}
+
+/// `com.microsoft:overload`; empty for ONNX's own operators.
+fn domain_text(node: &NodeProto) -> String {
+    let domain = if node.domain() == "ai.onnx" { "" } else { node.domain() };
+    let colon = if node.overload().is_empty() { "" } else { ":" };
+    format!("{domain}{colon}{}", node.overload())
+}
+
+/// What a graph or a function says of the types of its values.
+fn types_of<'a>(infos: impl Iterator<Item = &'a ValueInfoProto>) -> HashMap<&'a str, &'a TypeProto> {
+    infos.filter_map(|info| Some((info.name(), info.r#type.as_ref()?))).collect()
+}
+
+fn types_of_graph(graph: &GraphProto) -> HashMap<&str, &TypeProto> {
+    types_of(graph.value_info.iter().chain(&graph.output).chain(&graph.input))
+}
+
+/// Appends what stays on one line and moves nothing in a terminal.
+fn escape(text: &mut String, content: &str) {
+    for c in content.chars() {
+        if c.is_control() {
+            text.extend(c.escape_default())
+        } else if is_printable(c) {
+            text.push(c)
+        } else {
+            text.extend(c.escape_unicode())
+        }
+    }
+}
+
+struct Writer {
+    text: String,
+    shapes: bool,
+}
+
+/// Where a node stands: the indentation of its graph, and the bodies that it is in.
+#[derive(Clone, Copy)]
+struct At {
+    indent: usize,
+    n_bodies: usize,
+}
+
+impl Writer {
+    fn line(&mut self, indent: usize, content: &str) {
+        self.text.extend(std::iter::repeat_n("  ", indent));
+        escape(&mut self.text, content);
+        self.text.push('\n');
+    }
+
+    fn opsets(&mut self, opsets: &[OperatorSetIdProto]) {
+        for opset in opsets {
+            self.line(0, &format!("opset: domain={} version={}", quoted(opset.domain()), opset.version()));
+        }
+    }
+
+    fn graph(&mut self, graph: &GraphProto, indent: usize, n_bodies: usize) {
+        let value =
+            |info: &ValueInfoProto| format!("name={} {}", quoted(info.name()), value_text(info.r#type.as_ref()));
+        graph.input.iter().for_each(|info| self.line(indent, &format!("input: {}", value(info))));
+        for tensor in &graph.initializer {
+            self.line(indent, &format!("init: name={} {}", quoted(tensor.name()), initializer_text(tensor)));
+        }
+        for sparse in &graph.sparse_initializer {
+            let name = sparse.values.as_ref().map_or("", |values| values.name());
+            self.line(indent, &format!("init: name={} {}", quoted(name), sparse_initializer_text(sparse)));
+        }
+        self.nodes(&graph.node, &types_of_graph(graph), At { indent, n_bodies });
+        graph.output.iter().for_each(|info| self.line(indent, &format!("output: {}", value(info))));
+    }
+
+    fn function(&mut self, function: &FunctionProto) {
+        let overload = if function.overload().is_empty() { "" } else { ":" };
+        let (name, domain) = (function.name(), function.domain());
+        self.line(0, &format!("----- function name={name} domain={domain}{overload}{}", function.overload()));
+        self.opsets(&function.opset_import);
+        function.input.iter().for_each(|name| self.line(0, &format!("input: {}", quoted(name))));
+        function.attribute.iter().for_each(|name| self.line(0, &format!("attribute: {}", quoted(name))));
+        for default in &function.attribute_proto {
+            self.line(0, &format!("attribute: {}", attribute_text(default)));
+        }
+        let types = types_of(function.value_info.iter());
+        self.nodes(&function.node, &types, At { indent: 0, n_bodies: 0 });
+        for name in &function.output {
+            self.line(0, &format!("output: name={} {}", quoted(name), value_text(types.get(name.as_str()).copied())));
+        }
+    }
+
+    /// One level deeper than the shallowest node that is read; at the left those that read none.
+    fn nodes(&mut self, nodes: &[NodeProto], types: &HashMap<&str, &TypeProto>, at: At) {
+        let mut levels: HashMap<&str, usize> = HashMap::new();
+        for node in nodes {
+            let shallowest = node.input.iter().filter_map(|name| levels.get(name.as_str())).min();
+            let level = shallowest.map_or(0, |level| (level + 1).min(MAX_INDENT));
+            let given = node.output.iter().filter(|name| !name.is_empty());
+            levels.extend(given.map(|name| (name.as_str(), level)));
+            self.node(node, types, At { indent: at.indent + level, ..at });
+        }
+    }
+
+    fn node(&mut self, node: &NodeProto, types: &HashMap<&str, &TypeProto>, at: At) {
+        let name = |name: &String| if name.is_empty() { "''".to_owned() } else { name.clone() };
+        let domain = domain_text(node);
+        let domain = if domain.is_empty() { domain } else { format!("[{domain}]") };
+        let given = node.input.iter().map(name).chain(node.attribute.iter().map(attribute_text));
+        let given = given.collect::<Vec<_>>().join(", ");
+        let output = |value: &String| match self.shapes && !value.is_empty() {
+            true => format!("{value}: {}", type_text(types.get(value.as_str()).copied())),
+            false => name(value),
+        };
+        let outputs = node.output.iter().map(output).collect::<Vec<_>>().join(", ");
+        self.line(at.indent, &format!("{}{domain}({given}) -> {outputs}", node.op_type()));
+        for attribute in &node.attribute {
+            for graph in attribute.g.iter().chain(&attribute.graphs) {
+                let hidden = if at.n_bodies < MAX_BODIES { "" } else { ", not shown: too deep" };
+                let head = format!("{}: graph name={}{hidden}", attribute.name(), quoted(graph.name()));
+                self.line(at.indent + 1, &head);
+                if hidden.is_empty() {
+                    self.graph(graph, at.indent + 2, at.n_bodies + 1);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

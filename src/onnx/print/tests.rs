@@ -1,0 +1,248 @@
+use super::*;
+use crate::onnx::proto::{
+    AttributeProto, SparseTensorProto, StringStringEntryProto, TensorProto, attribute_proto::AttributeType,
+};
+use crate::onnx::{tensor_proto, value_info};
+use crate::tensor::{DType, TensorBuf, TensorDesc};
+
+fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+    let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    NodeProto { op_type: Some(op.into()), input: own(inputs), output: own(outputs), ..Default::default() }
+}
+
+fn untyped(name: &str) -> ValueInfoProto {
+    ValueInfoProto { name: Some(name.into()), ..Default::default() }
+}
+
+fn typed(name: &str) -> ValueInfoProto {
+    value_info(name, &TensorDesc::new(DType::F16, [2, 3]).unwrap())
+}
+
+fn model_of(graph: GraphProto) -> ModelProto {
+    ModelProto { ir_version: Some(10), graph: Some(graph), ..Default::default() }
+}
+
+fn body(name: &str, graph: GraphProto) -> AttributeProto {
+    let r#type = Some(AttributeType::Graph as i32);
+    AttributeProto { name: Some(name.into()), r#type, g: Some(graph), ..Default::default() }
+}
+
+/// Lines below the first, which is of the model.
+fn lines(model: &ModelProto) -> Vec<String> {
+    model_text(model).unwrap().lines().skip(1).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_model_reads_as_lines() {
+    let weight = TensorBuf::from_f32([2, 4], &[1., 2.5, -3., 4., 5., 6., 7., 8.]).unwrap();
+    let mut transpose = node("Transpose", &["w"], &["y\n\u{202e}"]);
+    transpose.domain = Some("com.example".into());
+    transpose.attribute = vec![AttributeProto {
+        name: Some("perm".into()),
+        r#type: Some(AttributeType::Ints as i32),
+        ints: vec![1, 0],
+        ..Default::default()
+    }];
+    let graph = GraphProto {
+        name: Some("main".into()),
+        input: vec![typed("x")],
+        initializer: vec![tensor_proto("w", &weight.view())],
+        node: vec![transpose],
+        output: vec![untyped("y")],
+        ..Default::default()
+    };
+    assert_eq!(
+        model_text(&model_of(graph)).unwrap(),
+        "model: name='main' ir_version=10 producer=''\n\
+         input: name='x' type=dtype('float16') shape=[2, 3]\n\
+         init: name='w' type=float32 shape=(2, 4) -- [1.0, 2.5, -3.0, 4.0, 5.0, 6.0, … 8]\n\
+         Transpose[com.example](w, perm=[1,0]) -> y\\n\\u{202e}\noutput: name='y' type=? shape=?\n"
+    );
+}
+
+#[test]
+fn a_node_stands_one_level_below_the_shallowest_that_it_reads() {
+    let graph = GraphProto {
+        input: vec![untyped("x")],
+        node: vec![
+            node("Neg", &["x"], &["a"]),
+            node("Exp", &["a"], &["b"]),
+            node("Abs", &["x"], &["c"]),
+            node("Add", &["b", "c"], &["d"]),
+            node("Clip", &["d", "", "x"], &["e"]),
+        ],
+        ..Default::default()
+    };
+    let nodes = ["Neg(x) -> a", "  Exp(a) -> b", "Abs(x) -> c", "  Add(b, c) -> d", "    Clip(d, '', x) -> e"];
+    assert_eq!(lines(&model_of(graph))[1..], nodes);
+}
+
+#[test]
+fn a_long_chain_is_indented_so_far_and_no_further() {
+    let name = |at: usize| format!("v{at}");
+    let chain = (0..5000).map(|at| node("Relu", &[&name(at)], &[&name(at + 1)])).collect();
+    let text = model_text(&model_of(GraphProto { node: chain, ..Default::default() })).unwrap();
+    let widest = text.lines().map(str::len).max().unwrap();
+    assert!(widest < 2 * MAX_INDENT + 30, "{widest}");
+}
+
+#[test]
+fn bodies_stand_below_their_node() {
+    let inner = GraphProto {
+        name: Some("deep".into()),
+        node: vec![node("Neg", &["a"], &["n"])],
+        output: vec![untyped("n")],
+        ..Default::default()
+    };
+    let mut branch = node("If", &["c"], &["b"]);
+    branch.attribute = vec![body("then_branch", inner)];
+    let of_loop = GraphProto {
+        name: Some("turn".into()),
+        input: vec![typed("i")],
+        node: vec![branch],
+        output: vec![typed("b")],
+        ..Default::default()
+    };
+    let mut scan = node("Scan", &["y"], &["z"]);
+    scan.attribute = vec![body("body", GraphProto { name: Some("scanned".into()), ..Default::default() })];
+    let mut turns = node("Loop", &["n", "", "x"], &["y"]);
+    turns.attribute = vec![body("body", of_loop)];
+    let graph = GraphProto { node: vec![turns, scan], ..Default::default() };
+    assert_eq!(
+        lines(&model_of(graph)),
+        [
+            "Loop(n, '', x, body=below) -> y",
+            "  body: graph name='turn'",
+            "    input: name='i' type=dtype('float16') shape=[2, 3]",
+            "    If(c, then_branch=below) -> b",
+            "      then_branch: graph name='deep'",
+            "        Neg(a) -> n",
+            "        output: name='n' type=? shape=?",
+            "    output: name='b' type=dtype('float16') shape=[2, 3]",
+            "  Scan(y, body=below) -> z",
+            "    body: graph name='scanned'",
+        ]
+    );
+}
+
+#[test]
+fn functions_stand_below_the_graph() {
+    let opset = |domain: &str| OperatorSetIdProto { domain: Some(domain.into()), version: Some(20) };
+    let function = FunctionProto {
+        name: Some("F".into()),
+        domain: Some("local".into()),
+        input: vec!["p".into()],
+        attribute: vec!["alpha".into()],
+        output: vec!["q".into()],
+        node: vec![node("Abs", &["p"], &["q"])],
+        opset_import: vec![opset("")],
+        value_info: vec![typed("q")],
+        ..Default::default()
+    };
+    let mut call = node("F", &["x"], &["y"]);
+    call.domain = Some("local".into());
+    let mut model = model_of(GraphProto { node: vec![call], ..Default::default() });
+    (model.opset_import, model.functions) = (vec![opset(""), opset("local")], vec![function]);
+    assert_eq!(
+        lines(&model),
+        [
+            "opset: domain='' version=20",
+            "opset: domain='local' version=20",
+            "F[local](x) -> y",
+            "----- function name=F domain=local",
+            "opset: domain='' version=20",
+            "input: 'p'",
+            "attribute: 'alpha'",
+            "Abs(p) -> q",
+            "output: name='q' type=dtype('float16') shape=[2, 3]",
+        ]
+    );
+}
+
+#[test]
+fn tensors_elsewhere_and_sparse_ones_say_so() {
+    let entry = |(key, value): (&str, &str)| StringStringEntryProto {
+        key: Some(key.to_owned()),
+        value: Some(value.to_owned()),
+    };
+    let outside = TensorProto {
+        name: Some("e".into()),
+        dims: vec![4],
+        data_type: Some(1),
+        data_location: Some(1),
+        external_data: [("location", "w.bin"), ("offset", "8"), ("length", "16")].map(entry).to_vec(),
+        ..Default::default()
+    };
+    let values = TensorBuf::from_f32([2], &[1., 2.]).unwrap();
+    let sparse = SparseTensorProto { values: Some(tensor_proto("s", &values.view())), indices: None, dims: vec![9] };
+    let graph = GraphProto { initializer: vec![outside], sparse_initializer: vec![sparse], ..Default::default() };
+    let model = model_of(graph);
+    assert_eq!(
+        lines(&model),
+        [
+            "init: name='e' type=float32 shape=(4,) -- in file 'w.bin' offset 8 length 16",
+            "init: name='s' type=float32 shape=(9,) -- sparse, 2 set",
+        ]
+    );
+    let json = model_json(&model).unwrap();
+    assert_eq!(json["graph"]["initializers"][0]["external"]["location"], "w.bin");
+    assert_eq!(json["graph"]["initializers"][1]["sparse"], true);
+}
+
+#[test]
+fn shapes_stand_beside_outputs_as_far_as_the_model_says() {
+    let graph = GraphProto {
+        node: vec![node("Split", &["x"], &["a", "b", ""]), node("Neg", &["a"], &["y"])],
+        value_info: vec![typed("a")],
+        output: vec![typed("y")],
+        ..Default::default()
+    };
+    let model = model_of(graph);
+    let text = model_text_with_shapes(&model).unwrap();
+    assert!(text.contains("Split(x) -> a: float16[2, 3], b: ?, ''\n  Neg(a) -> y: float16[2, 3]\n"), "{text}");
+    let json = model_json(&model).unwrap();
+    assert_eq!(json["graph"]["nodes"][0]["outputs"][0]["type"], "float16[2, 3]");
+}
+
+#[test]
+fn names_that_are_quoted_end_where_their_quotes_do() {
+    let graph = GraphProto { input: vec![untyped("it's \\")], ..Default::default() };
+    assert_eq!(lines(&model_of(graph)), ["input: name='it\\'s \\\\' type=? shape=?"]);
+}
+
+#[test]
+fn the_passes_that_ran_are_a_line() {
+    let graph = GraphProto {
+        input: vec![untyped("x")],
+        node: vec![node("Neg", &["x"], &["a"]), node("Identity", &["a"], &["y"]), node("Exp", &["a"], &["z"])],
+        output: vec![untyped("y"), untyped("z")],
+        ..Default::default()
+    };
+    let mut model = model_of(graph);
+    assert_eq!(lines(&model)[0], "input: name='x' type=? shape=?");
+    assert!(rewrite::rewrite(&mut model, rewrite::Target::Cpu, &[]));
+    let expected = ["passes: output-copies 1", "input: name='x' type=? shape=?", "Neg(x) -> y"];
+    assert_eq!(lines(&model)[..3], expected);
+}
+
+#[test]
+fn numbers_of_attributes_are_numbers_in_json() {
+    let attribute = |name: &str, r#type: AttributeType, f: f32| AttributeProto {
+        name: Some(name.into()),
+        r#type: Some(r#type as i32),
+        f: Some(f),
+        ints: vec![1; 9],
+        ..Default::default()
+    };
+    let mut one = node("Op", &[], &["y"]);
+    one.attribute = vec![
+        attribute("epsilon", AttributeType::Float, 0.5),
+        attribute("low", AttributeType::Float, f32::NEG_INFINITY),
+        attribute("axes", AttributeType::Ints, 0.),
+    ];
+    let model = model_of(GraphProto { node: vec![one], ..Default::default() });
+    let attributes = &model_json(&model).unwrap()["graph"]["nodes"][0]["attributes"];
+    let expected = serde_json::json!({ "epsilon": 0.5, "low": "-inf", "axes": [1, 1, 1, 1, 1, 1, 1, 1, 1] });
+    assert_eq!(*attributes, expected);
+    assert_eq!(lines(&model), ["Op(epsilon=0.5, low=-inf, axes=[1,1,1,1,1,1,… 9]) -> y"]);
+}
