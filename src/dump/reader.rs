@@ -20,7 +20,7 @@ use super::layout::{
 use super::nodes::NodeTable;
 use crate::base::files::folder_of;
 use crate::base::ids::ValueName;
-use crate::compare::Summary;
+use crate::compare::{Summary, summary};
 
 /// One run: what one client process dumped.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -512,7 +512,9 @@ pub fn comparison(step: &Path) -> io::Result<Option<Comparison>> {
 /// The same, of one step of a part.
 pub fn comparison_of(part_folder: &Path, step: u64) -> io::Result<Option<Comparison>> {
     let path = part_folder.join(layout::comparison_file(step));
-    let Some(comparison) = read_versioned::<Comparison>(&path, &COMPARISON_SCHEMAS)? else { return Ok(None) };
+    let Some(mut comparison) = read_versioned::<Comparison>(&path, &COMPARISON_SCHEMAS)? else { return Ok(None) };
+    // Counted here: a file may say so many match, and hold no verdict.
+    comparison.summary = summary(&comparison.verdicts);
     let told = Told { run: &comparison.run, graph: &comparison.graph, part: comparison.part, step: comparison.step };
     told.check(&path, part_folder, step)?;
     Ok(Some(comparison))
