@@ -127,7 +127,8 @@ impl<'a> Sketch<'a> {
         let given = || node.output.iter().map(String::as_str).filter(|name| !name.is_empty());
         let described = owner.and_then(|value| self.known.values.get(value));
         let module = described.map_or_else(String::new, |described| described.module.clone());
-        let mark = self.marks.of(given()).or_else(|| self.marks.of(owner));
+        let own_mark = self.marks.of(given());
+        let mark = own_mark.or_else(|| self.marks.of(owner));
         // Once each, in the node's order; then what its bodies take from outside.
         let reads = onnx::uses(node);
         let is_output = given().any(|name| self.outputs.contains(name));
@@ -135,7 +136,7 @@ impl<'a> Sketch<'a> {
             true => node.op_type() == "Constant",
             false => reads.iter().all(|name| self.folded.contains(name)),
         };
-        if is_constant && !is_output && mark.is_none_or(|mark| mark == Mark::Match) {
+        if is_constant && !is_output && own_mark.is_none_or(|mark| mark == Mark::Match) {
             self.folded.extend(given());
             return;
         }

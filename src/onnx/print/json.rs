@@ -4,13 +4,12 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::values::{attribute_value, dtype_name, type_text};
-use super::{domain_text, types_of, types_of_graph};
+use super::values::{attribute_value, domain_text, dtype_name, preview, type_text, types_of, types_of_graph};
 use crate::onnx::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TypeProto,
     ValueInfoProto, attribute_proto::AttributeType, tensor_proto::DataLocation,
 };
-use crate::onnx::{NamedTensor, OnnxError, preview, rewrite};
+use crate::onnx::{NamedTensor, OnnxError, rewrite};
 
 /// Everything that [`model_text`](super::model_text) shows, types of all values included. Tensors and long lists are texts:
 /// their first elements. Bodies stand in their node, under `bodies`. Errors: [`OnnxError::NoGraph`].

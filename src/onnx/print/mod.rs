@@ -7,8 +7,10 @@ use std::collections::HashMap;
 
 use super::proto::{FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TypeProto, ValueInfoProto};
 use super::{OnnxError, rewrite};
-use crate::base::quoted::is_printable;
-use values::{attribute_text, initializer_text, quoted, sparse_initializer_text, value_text};
+use values::{
+    attribute_text, domain_text, escape, initializer_text, quoted, sparse_initializer_text, types_of, types_of_graph,
+    value_text,
+};
 
 pub use json::model_json;
 pub use values::{preview, tensor_line, type_text};
@@ -51,35 +53,6 @@ fn written(model: &ModelProto, shapes: bool) -> Result<String, OnnxError> {
     writer.graph(graph, 0, 0);
     model.functions.iter().for_each(|function| writer.function(function));
     Ok(writer.text)
-}
-
-/// `com.microsoft:overload`; empty for ONNX's own operators.
-fn domain_text(node: &NodeProto) -> String {
-    let domain = if node.domain() == "ai.onnx" { "" } else { node.domain() };
-    let colon = if node.overload().is_empty() { "" } else { ":" };
-    format!("{domain}{colon}{}", node.overload())
-}
-
-/// What a graph or a function says of the types of its values.
-fn types_of<'a>(infos: impl Iterator<Item = &'a ValueInfoProto>) -> HashMap<&'a str, &'a TypeProto> {
-    infos.filter_map(|info| Some((info.name(), info.r#type.as_ref()?))).collect()
-}
-
-fn types_of_graph(graph: &GraphProto) -> HashMap<&str, &TypeProto> {
-    types_of(graph.value_info.iter().chain(&graph.output).chain(&graph.input))
-}
-
-/// Appends what stays on one line and moves nothing in a terminal.
-fn escape(text: &mut String, content: &str) {
-    for c in content.chars() {
-        if c.is_control() {
-            text.extend(c.escape_default())
-        } else if is_printable(c) {
-            text.push(c)
-        } else {
-            text.extend(c.escape_unicode())
-        }
-    }
 }
 
 struct Writer {

@@ -1,11 +1,14 @@
-//! Attributes, tensors and types as text.
+//! Names, attributes, tensors and types as text.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
+use crate::base::quoted::is_printable;
 use crate::onnx::NamedTensor;
 use crate::onnx::proto::{
-    AttributeProto, SparseTensorProto, TensorProto, TensorShapeProto, TypeProto, attribute_proto::AttributeType,
-    tensor_proto::DataLocation, tensor_proto::DataType, tensor_shape_proto::dimension, type_proto,
+    AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
+    attribute_proto::AttributeType, tensor_proto::DataLocation, tensor_proto::DataType, tensor_shape_proto::dimension,
+    type_proto,
 };
 use crate::tensor::{DType, TensorView};
 
@@ -13,6 +16,35 @@ use crate::tensor::{DType, TensorView};
 const SHOWN: usize = 6;
 /// Bytes shown of a text attribute.
 const SHOWN_BYTES: usize = 200;
+
+/// `com.microsoft:overload`; empty for ONNX's own operators.
+pub(super) fn domain_text(node: &NodeProto) -> String {
+    let domain = if node.domain() == "ai.onnx" { "" } else { node.domain() };
+    let colon = if node.overload().is_empty() { "" } else { ":" };
+    format!("{domain}{colon}{}", node.overload())
+}
+
+/// What a graph or a function says of the types of its values.
+pub(super) fn types_of<'a>(infos: impl Iterator<Item = &'a ValueInfoProto>) -> HashMap<&'a str, &'a TypeProto> {
+    infos.filter_map(|info| Some((info.name(), info.r#type.as_ref()?))).collect()
+}
+
+pub(super) fn types_of_graph(graph: &GraphProto) -> HashMap<&str, &TypeProto> {
+    types_of(graph.value_info.iter().chain(&graph.output).chain(&graph.input))
+}
+
+/// Appends what stays on one line and moves nothing in a terminal.
+pub(super) fn escape(text: &mut String, content: &str) {
+    for c in content.chars() {
+        if c.is_control() {
+            text.extend(c.escape_default())
+        } else if is_printable(c) {
+            text.push(c)
+        } else {
+            text.extend(c.escape_unicode())
+        }
+    }
+}
 
 /// `'name'`, as Python writes it; control characters are the line's business.
 pub(super) fn quoted(name: &str) -> String {
@@ -82,7 +114,7 @@ pub fn tensor_line(tensor: &NamedTensor) -> String {
     let (code, dims) = (tensor.desc.dtype.onnx_code(), tensor.desc.shape.dims());
     let mut line = String::new();
     let described = described(code, dims, &preview(&tensor.view()));
-    super::escape(&mut line, &format!("name={} {described}", quoted(&tensor.name)));
+    escape(&mut line, &format!("name={} {described}", quoted(&tensor.name)));
     line
 }
 
