@@ -149,7 +149,7 @@ mod tests {
     fn other_convolutions_stay() {
         let text = |name: &str, text: &str| AttributeProto {
             name: Some(name.to_owned()),
-            s: Some(text.as_bytes().to_vec().into()),
+            s: Some(text.as_bytes().to_vec()),
             ..AttributeProto::default()
         };
         let (x, w) = ([2, 6, 9, 9], [6, 1, 3, 3]);
