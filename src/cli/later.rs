@@ -6,7 +6,6 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 const LATER: &[(&str, &str)] = &[
     ("print", "`rust-ort show <model.onnx>` prints a model"),
     ("dot", "`rust-ort show <model.onnx>` prints a model, and any viewer of ONNX draws it"),
-    ("align", "`rust-ort sbs <dump>` shows the nodes of a part beside eager's, matched by name"),
     ("capture", "dump from Python: `with rust_ort.dump(\"name\"): ...`, or RUST_ORT_DUMP=<folder>"),
     ("diff", "`rust-ort compare <dump>` judges a dump's outputs against eager's"),
     ("report", "`rust_ort.compare(...)` prints one, and `rust-ort sbs <dump> --csv` writes a table"),

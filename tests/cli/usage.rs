@@ -91,7 +91,6 @@ fn a_command_of_a_later_version_says_so_and_what_to_use() {
     for (command, instead) in [
         ("print", "rust-ort show"),
         ("dot", "rust-ort show"),
-        ("align", "rust-ort sbs"),
         ("capture", "rust_ort.dump"),
         ("diff", "rust-ort compare"),
         ("report", "rust_ort.compare"),
