@@ -10,6 +10,7 @@ Ask:
     report.check()                             raises NumericMismatch where the two differ
     rust_ort.blame(model, *args, **kwargs)     a Blame: which node, kernel or optimizer makes them differ, or nobody
     rust_ort.keep_in_float32(model, *args)     a Kept: which values to keep in float32, for precision_rules
+    rust_ort.align(model1, model2, feeds=...)  an Alignment: values of two ONNX models beside each other, in their order
     rust_ort.explain(model, *args, **kwargs)   an Explanation: graphs, nodes left to eager and why, time by phase
     rust_ort.to_onnx(model, *args, path=None)  the forward as one onnx.ModelProto, which any runtime runs
     with rust_ort.dump("run"): ...             everything compiled or run inside is written to dumps/run
@@ -46,6 +47,8 @@ from rust_ort.errors import (
 from rust_ort.options import Options
 
 if TYPE_CHECKING:
+    from rust_ort.align import Alignment
+    from rust_ort.align import align as align
     from rust_ort.backend import backend as backend
     from rust_ort.blame import Blame
     from rust_ort.blame import blame as blame
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from rust_ort.to_onnx import to_onnx as to_onnx
 
 __all__ = [
+    "Alignment",
     "Backend",
     "BadIndex",
     "BadOperand",
@@ -79,6 +83,7 @@ __all__ = [
     "Report",
     "RustOrtError",
     "__version__",
+    "align",
     "backend",
     "blame",
     "compare",
@@ -92,6 +97,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Alignment": "align",
     "Blame": "blame",
     "Report": "observe.report",
     "Explanation": "explain",
@@ -103,7 +109,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("backend", "blame", "compare", "dump", "explain", "to_onnx"):
+    if name in ("align", "backend", "blame", "compare", "dump", "explain", "to_onnx"):
         return importlib.import_module(f"{__name__}.{name}")
     if name in _LAZY:
         return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

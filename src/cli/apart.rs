@@ -24,8 +24,9 @@ const PAGE_BYTES: usize = 16 << 10;
 /// The child's page.
 static PAGE: OnceLock<File> = OnceLock::new();
 
-/// Runs this process's command line in a child; what that prints is seen as it is. Errors: it was killed, with what it ran.
-pub(super) fn run() -> Outcome {
+/// Runs this process's command line in a child; what that prints is seen as it is. Errors: it was killed, with what it ran,
+/// and what may be done `after_a_crash`.
+pub(super) fn run(after_a_crash: &str) -> Outcome {
     let page = File::from(memfd_create("rust-ort-running", MemfdFlags::CLOEXEC)?);
     let mut command = own_command();
     command.arg(NAME).args(std::env::args_os().skip(1)).stdin(Stdio::from(page.try_clone()?));
@@ -33,7 +34,7 @@ pub(super) fn run() -> Outcome {
     let status = command.status()?;
     match status.code().and_then(Exit::of_code) {
         Some(exit) => Ok(exit),
-        None => Err(died(Ended::of(Ok(status), before), &read(page).unwrap_or_default())),
+        None => Err(died(Ended::of(Ok(status), before), &read(page).unwrap_or_default(), after_a_crash)),
     }
 }
 
@@ -43,7 +44,7 @@ pub(super) fn begin() -> Result<(), Failure> {
     let page = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     // Another one than the parent's memory is somebody's own input.
     if !page.metadata()?.is_file() {
-        return Err(format!("{NAME}: replay, blame, keep and prove start this themselves").into());
+        return Err(format!("{NAME}: replay, blame, keep, prove and align start this themselves").into());
     }
     PAGE.get_or_init(|| page);
     Ok(())
@@ -64,14 +65,10 @@ fn read(mut page: File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn died(ended: Ended, running: &str) -> Failure {
+fn died(ended: Ended, running: &str, after_a_crash: &str) -> Failure {
     let when = if running.is_empty() { "" } else { " while it " };
     let told = match ended.by() {
-        By::Crash => format!(
-            "{}{when}{running}; model and inputs are in the dump as they were. Another --optimization or --onnxruntime shows \
-             whether an optimizer or a version is the reason, replay with --repro FOLDER writes what shows it without rust_ort",
-            ended.cause()
-        ),
+        By::Crash => format!("{}{when}{running}; {after_a_crash}", ended.cause()),
         By::Other => format!("the process that runs models was {ended}{when}{running}; run the command again"),
         By::Itself => {
             format!("the process that runs models {ended}{when}{running}; report this, with what it said")
@@ -89,8 +86,9 @@ mod tests {
 
     #[test]
     fn a_death_is_told_with_what_ran_and_whose_fault_it_may_be() {
-        let told =
-            |raw, running| died(Ended::of(Ok(ExitStatus::from_raw(raw)), OomKills::default()), running).to_string();
+        let told = |raw, running| {
+            died(Ended::of(Ok(ExitStatus::from_raw(raw)), OomKills::default()), running, "look").to_string()
+        };
         let crashed =
             "ONNX Runtime or a custom operator crashed (signal 11, SIGSEGV) while it ran part_0 of x, step 3; ";
         assert!(told(11, "ran part_0 of x, step 3").starts_with(crashed));

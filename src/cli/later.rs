@@ -4,7 +4,6 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// (command, what to use instead). The README lists them as not available yet.
 const LATER: &[(&str, &str)] = &[
-    ("align", "`rust-ort sbs <dump>` shows the nodes of a part beside eager's, matched by name"),
     ("capture", "dump from Python: `with rust_ort.dump(\"name\"): ...`, or RUST_ORT_DUMP=<folder>"),
     ("diff", "`rust-ort compare <dump>` judges a dump's outputs against eager's"),
     ("report", "`rust_ort.compare(...)` prints one, and `rust-ort sbs <dump> --csv` writes a table"),

@@ -1,5 +1,6 @@
 //! The command line. One file a subcommand; each returns its exit code.
 
+mod align;
 mod answer;
 mod apart;
 mod blame;
@@ -176,6 +177,17 @@ enum Rerun {
     /// tolerance, as it is or with the rules, 1 not, 2 error, 3 nothing is of half precision or whole, or the time was up,
     /// 4 a file is damaged.
     Keep(keep::Arguments),
+    /// Run two models on the same feeds and list their values beside each other, in the order of execution.
+    ///
+    /// Values are aligned by kind, dtype, shape, four letters of their content and operator, not by name: `=` nothing of
+    /// these tells them apart, `~` paired, `-` in the first model alone, `+` in the second alone. Pairs of one shape have
+    /// max|Δ| and max|Δ|/max|r|, the first model's value being r, and `!` outside tolerance. The first 20 rows that are
+    /// not the same, and counts; `--all` has every row. Nothing is optimized; bodies of If, Loop and Scan are one node. Exit code: 0 every row is
+    /// the same, 1 not, 2 error, or a model did not run to its end, 3 nothing was compared, or not all, 4 a file is
+    /// damaged.
+    ///
+    /// Nothing that a model names is loaded: libraries are those of the options below.
+    Align(align::Arguments),
 }
 
 impl Rerun {
@@ -185,6 +197,18 @@ impl Rerun {
             Rerun::Blame(arguments) => blame::run(arguments),
             Rerun::Prove(arguments) => prove::run(arguments),
             Rerun::Keep(arguments) => keep::run(arguments),
+            Rerun::Align(arguments) => align::run(arguments),
+        }
+    }
+
+    /// What may be done where the runtime crashed.
+    fn after_a_crash(&self) -> &'static str {
+        match self {
+            Rerun::Align(_) => "another --onnxruntime shows whether a version is the reason",
+            _ => {
+                "model and inputs are in the dump as they were. Another --optimization or --onnxruntime shows whether an \
+                 optimizer or a version is the reason, replay with --repro FOLDER writes what shows it without rust_ort"
+            }
         }
     }
 }
@@ -219,7 +243,7 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Dot(arguments) => dot::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
         Command::Sbs(arguments) => sbs::run(arguments),
-        Command::Rerun(_) => apart::run(),
+        Command::Rerun(rerun) => apart::run(rerun.after_a_crash()),
         Command::Study(arguments) => study::run(arguments),
         Command::Widen(arguments) => widen::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),

@@ -191,11 +191,11 @@ fn column(c: char) -> usize {
     c.width().unwrap_or(1)
 }
 
-fn columns(text: &str) -> usize {
+pub(super) fn columns(text: &str) -> usize {
     text.chars().map(column).sum()
 }
 
-fn padded(text: &str, width: usize) -> String {
+pub(super) fn padded(text: &str, width: usize) -> String {
     text.to_owned() + &" ".repeat(width.saturating_sub(columns(text)))
 }
 
@@ -208,7 +208,7 @@ fn within(chars: impl Iterator<Item = char>, width: usize) -> impl Iterator<Item
     })
 }
 
-fn cut(text: &str, width: usize) -> String {
+pub(super) fn cut(text: &str, width: usize) -> String {
     if columns(text) <= width {
         return text.to_owned();
     }
@@ -227,7 +227,7 @@ pub(super) fn cut_middle(text: &str, width: usize) -> String {
     within(text.chars(), kept - kept / 2).chain(['…']).chain(tail).collect()
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.chars().fold(String::new(), |mut escaped, c| {
         if c.is_control() {
             escaped.extend(c.escape_default())

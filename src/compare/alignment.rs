@@ -89,12 +89,8 @@ fn shape_distance(first: Option<&[Dim]>, second: Option<&[Dim]>) -> f64 {
     let (Some(first), Some(second)) = (first, second) else {
         return RANK_COST;
     };
-    let known = |dims: &[Dim]| {
-        dims.iter().map(|dim| if let Dim::Known(size) = dim { Some(*size as f64) } else { None }).collect()
-    };
-    let products: (Option<Vec<f64>>, Option<Vec<f64>>) = (known(first), known(second));
-    let volume = match products {
-        (Some(first), Some(second)) => (first.iter().product::<f64>() - second.iter().product::<f64>()).abs(),
+    let volume = match (volume(first), volume(second)) {
+        (Some(first), Some(second)) => (first - second).abs(),
         _ => 0.,
     };
     if first.len() != second.len() {
@@ -108,6 +104,11 @@ fn shape_distance(first: Option<&[Dim]>, second: Option<&[Dim]>) -> f64 {
     volume + by_axis.sum::<f64>()
 }
 
+/// Number of elements; None where a dimension is no number.
+fn volume(dims: &[Dim]) -> Option<f64> {
+    dims.iter().map(|dim| if let Dim::Known(size) = dim { Some(*size as f64) } else { None }).product()
+}
+
 fn signature_distance(first: &str, second: &str) -> f64 {
     if first.chars().count() != second.chars().count() {
         return SIGNATURE_LENGTH_COST;
@@ -116,27 +117,30 @@ fn signature_distance(first: &str, second: &str) -> f64 {
 }
 
 #[derive(Clone, Copy)]
+#[repr(u8)]
 enum Move {
     Pair,
     FirstAlone,
     SecondAlone,
 }
 
-/// One row of the table: the cells `from..from + cells.len()`.
-struct Row {
+/// The cells `from..from + cells.len()` of a row.
+#[derive(Default)]
+struct Row<T> {
     from: usize,
-    cells: Vec<(f64, Move)>,
+    cells: Vec<T>,
 }
 
-impl Row {
-    fn get(&self, column: Option<usize>) -> Option<(f64, Move)> {
-        self.cells.get(column?.checked_sub(self.from)?).copied()
+impl<T: Copy> Row<T> {
+    fn get(&self, column: usize) -> Option<T> {
+        self.cells.get(column.checked_sub(self.from)?).copied()
     }
 }
 
 /// The cheapest way through both lists: a pair costs its [`distance`], a result left alone 1000; among equals a pair
 /// wins, then one of the first list. Only cells within max(50, difference of lengths + 1) of the diagonal are looked
-/// at. As in onnx-array-api the way starts at (-1, -1) alone, so the two first results are always paired.
+/// at, and one byte is kept of each. As in onnx-array-api the way starts at (-1, -1) alone, so the two first results are
+/// always paired.
 pub fn align(first: &[RunResult], second: &[RunResult]) -> Alignment {
     if first.is_empty() || second.is_empty() {
         let alone_first = (0..first.len()).map(|i| (Some(i), None));
@@ -145,37 +149,37 @@ pub fn align(first: &[RunResult], second: &[RunResult]) -> Alignment {
         return Alignment { cost: pairs.len() as f64 * ALONE_COST, pairs };
     }
     let band = MIN_BAND.max(first.len().abs_diff(second.len()) + 1);
-    let mut rows: Vec<Row> = Vec::with_capacity(first.len());
+    let mut moves: Vec<Row<Move>> = Vec::with_capacity(first.len());
+    let mut above = Row::default();
     for (i, of_first) in first.iter().enumerate() {
         let (from, to) = (i.saturating_sub(band), second.len().min(i + band));
-        let mut row = Row { from, cells: Vec::with_capacity(to - from) };
+        let mut costs = Row { from, cells: Vec::with_capacity(to.saturating_sub(from)) };
+        let mut steps = Vec::with_capacity(to.saturating_sub(from));
         for (j, of_second) in second.iter().enumerate().take(to).skip(from) {
-            let above = rows.last();
-            let start = (i == 0 && j == 0).then_some((0., Move::Pair));
-            let diagonal = start.or_else(|| above?.get(j.checked_sub(1)));
-            let steps = [
-                diagonal.map(|(cost, _)| (cost + distance(of_first, of_second), Move::Pair)),
-                above.and_then(|row| row.get(Some(j))).map(|(cost, _)| (cost + ALONE_COST, Move::FirstAlone)),
-                row.get(j.checked_sub(1)).map(|(cost, _)| (cost + ALONE_COST, Move::SecondAlone)),
+            let diagonal = if i == 0 && j == 0 { Some(0.) } else { j.checked_sub(1).and_then(|j| above.get(j)) };
+            let ways = [
+                diagonal.map(|cost| (cost + distance(of_first, of_second), Move::Pair)),
+                above.get(j).map(|cost| (cost + ALONE_COST, Move::FirstAlone)),
+                costs.cells.last().map(|cost| (cost + ALONE_COST, Move::SecondAlone)),
             ];
             let unreached = (f64::INFINITY, Move::Pair);
-            let best =
-                steps.into_iter().flatten().fold(unreached, |best, step| if step.0 < best.0 { step } else { best });
-            row.cells.push(best);
+            let (cost, step) =
+                ways.into_iter().flatten().fold(unreached, |best, way| if way.0 < best.0 { way } else { best });
+            costs.cells.push(cost);
+            steps.push(step);
         }
-        rows.push(row);
+        moves.push(Row { from, cells: steps });
+        above = costs;
     }
-    trace_back(&rows, second.len())
+    let cost = above.get(second.len() - 1).expect("the last cell is within the band");
+    Alignment { cost, pairs: trace_back(&moves, second.len()) }
 }
 
-fn trace_back(rows: &[Row], second_len: usize) -> Alignment {
-    let mut at = (Some(rows.len() - 1), Some(second_len - 1));
-    let mut cost = None;
+fn trace_back(moves: &[Row<Move>], second_len: usize) -> Vec<(Option<usize>, Option<usize>)> {
+    let mut at = (Some(moves.len() - 1), Some(second_len - 1));
     let mut pairs = Vec::new();
     while let (Some(i), Some(j)) = at {
-        let (cell_cost, step) = rows[i].get(Some(j)).expect("a step leads to a cell that was filled");
-        cost.get_or_insert(cell_cost);
-        let (pair, before) = match step {
+        let (pair, before) = match moves[i].get(j).expect("a step leads to a cell that was filled") {
             Move::Pair => ((Some(i), Some(j)), (i.checked_sub(1), j.checked_sub(1))),
             Move::FirstAlone => ((Some(i), None), (i.checked_sub(1), Some(j))),
             Move::SecondAlone => ((None, Some(j)), (Some(i), j.checked_sub(1))),
@@ -184,7 +188,7 @@ fn trace_back(rows: &[Row], second_len: usize) -> Alignment {
         at = before;
     }
     pairs.reverse();
-    Alignment { cost: cost.expect("both lists have results"), pairs }
+    pairs
 }
 
 #[cfg(test)]
@@ -279,5 +283,16 @@ mod tests {
         assert_eq!(alignment.cost, 199_000.);
         assert_eq!(alignment.pairs.last(), Some(&(Some(1), Some(200))));
         assert_eq!(align(&second, &first).cost, 199_000.);
+    }
+
+    #[test]
+    fn long_lists_of_other_lengths_are_aligned_and_take_a_byte_a_cell() {
+        let list = |n: usize| (0..n).map(|i| result(DType::F32, &[(i % 7) as i64], "ABCD", "Add")).collect::<Vec<_>>();
+        let (long, short) = (list(3000), list(1500));
+        let alignment = align(&long, &short);
+        assert_eq!(alignment.pairs.len(), 3000);
+        assert_eq!(alignment.cost, 1_500_000.);
+        assert_eq!(size_of::<Move>(), 1);
+        assert_eq!(align(&long, &long).cost, 0.);
     }
 }

@@ -1,6 +1,7 @@
 //! The subcommands, as a shell sees them.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, not their helpers
 
+mod align;
 #[path = "../common/any_model.rs"]
 mod any_model;
 #[path = "../common/mod.rs"]

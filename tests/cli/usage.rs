@@ -92,7 +92,6 @@ fn keep_says_that_nothing_is_of_half_precision() {
 fn a_command_of_a_later_version_says_so_and_what_to_use() {
     let folder = tempfile::tempdir().unwrap();
     for (command, instead) in [
-        ("align", "rust-ort sbs"),
         ("capture", "rust_ort.dump"),
         ("diff", "rust-ort compare"),
         ("report", "rust_ort.compare"),

@@ -23,14 +23,16 @@ def environment() -> dict[str, str]:
     return {**os.environ, "RUST_ORT_ONNXRUNTIME": library, **found}
 
 
-def said_by(command: str, arguments: Sequence[str]) -> Any:
+def said_by(command: str, arguments: Sequence[str], *, also: Sequence[int] = ()) -> Any:
     """What `rust-ort <command> … --json` prints. A program of its own: a kernel that crashes costs the answer alone.
+
+    also: exit codes with which it answers, beside 0, 1 and 3.
 
     Errors: ClientError for what it refuses, and for a damaged dump; DaemonFault when it fails.
     """
-    line = [find_binary(), command, *arguments, "--json"]
+    line = [find_binary(), command, "--json", *arguments]
     done = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False)
-    if done.returncode in (0, 1, 3) and done.stdout:
+    if done.returncode in (0, 1, 3, *also) and done.stdout:
         return json.loads(done.stdout)
     said = done.stderr.strip().removeprefix("rust-ort: ")
     if done.returncode in (2, 3, 4):

@@ -13,4 +13,4 @@ pub(super) use idle::refuse_idle;
 pub(super) use rules::text_of;
 pub(super) use runtime::{Divided, Model, Ran, Runtime};
 pub(super) use target::{RAN_WITH_FILE, Target, find, of_libtorch, tensors, whole};
-pub(super) use walls::explained;
+pub(super) use walls::{around_libraries, explained};

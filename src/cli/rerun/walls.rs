@@ -8,6 +8,7 @@ use super::arguments::{Arguments, Which};
 use super::target::{Target, of_libtorch};
 use crate::cli::answer::warn;
 use crate::cli::exit::Failure;
+use crate::cli::walls_argument::WallsArgument;
 use crate::confine::{Confined, Rights, Wall, confine, of_the_system};
 use crate::dump::Damage;
 use crate::protocol::message::CPU_PROVIDER;
@@ -30,12 +31,25 @@ pub(super) fn around(
     library: Option<&Path>,
     written: &[&Path],
 ) -> Result<(), Failure> {
-    if !args.walls.wanted()? {
+    build(&args.walls, free(args, targets), || rights(targets, library, written))
+}
+
+/// The same of a process that has read everything but the libraries that it runs, and writes nothing.
+pub(crate) fn around_libraries(walls: &WallsArgument, providers: &[String], code: &[&Path]) -> Result<(), Failure> {
+    build(walls, of_device(providers.iter().map(String::as_str)), || {
+        let read = folders(code.iter().copied()).into_iter().chain(of_the_system()).collect();
+        Rights { read, write: Vec::new() }
+    })
+}
+
+/// `free`: why there are none.
+fn build(walls: &WallsArgument, free: Option<String>, rights: impl FnOnce() -> Rights) -> Result<(), Failure> {
+    if !walls.wanted()? {
         return Ok(());
     }
-    let confined = match free(args, targets) {
+    let confined = match free {
         Some(why) => Confined::not(why),
-        None => confine(&rights(targets, library, written)),
+        None => confine(&rights()),
     };
     CLOSED.store(confined.files == Wall::Holds, Ordering::Relaxed);
     if !confined.is_whole() {
@@ -60,21 +74,30 @@ pub(crate) fn explained(failure: Failure) -> Failure {
 
 /// Why it is not to be confined.
 fn free(args: &Arguments, targets: &[Target]) -> Option<String> {
-    let mut providers = targets.iter().flat_map(|target| &target.providers).map(|(name, _)| name.as_str());
+    let providers = targets.iter().flat_map(|target| &target.providers).map(|(name, _)| name.as_str());
     if args.runtime != Which::Ort || of_libtorch(targets).is_some() {
         return Some("libtorch computes".to_owned());
     }
+    of_device(providers)
+}
+
+fn of_device<'a>(mut providers: impl Iterator<Item = &'a str>) -> Option<String> {
     providers.find(|name| *name != CPU_PROVIDER).map(|name| format!("{name} computes"))
+}
+
+/// Folders of libraries, and those where the loader looks for what they need.
+fn folders<'a>(libraries: impl Iterator<Item = &'a Path>) -> Vec<PathBuf> {
+    // A link is read where it leads, and what stands beside the file is looked for there.
+    let files =
+        libraries.flat_map(|library| [std::path::absolute(library).ok(), library.canonicalize().ok()]).flatten();
+    let folders = files.filter_map(|file| Some(file.parent()?.to_owned()));
+    let path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    folders.chain(env::split_paths(&path).filter(|path| path.is_absolute())).collect()
 }
 
 fn rights(targets: &[Target], library: Option<&Path>, written: &[&Path]) -> Rights {
     let libraries = targets.iter().flat_map(|target| &target.libraries).map(PathBuf::as_path).chain(library);
-    // A link is read where it leads, and what stands beside the file is looked for there.
-    let files = libraries.flat_map(|library| [Some(library.to_owned()), library.canonicalize().ok()]).flatten();
-    let mut read: Vec<PathBuf> = files.filter_map(|file| Some(file.parent()?.to_owned())).collect();
-    read.extend(
-        env::split_paths(&env::var_os("LD_LIBRARY_PATH").unwrap_or_default()).filter(|path| path.is_absolute()),
-    );
+    let mut read = folders(libraries);
     read.extend(targets.iter().flat_map(Target::reads));
     read.extend(of_the_system());
     Rights { read, write: written.iter().map(|path| path.to_path_buf()).collect() }

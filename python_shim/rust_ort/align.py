@@ -1,0 +1,136 @@
+"""Two ONNX models run on the same feeds, their values beside each other in the order of execution."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from rust_ort._callable import make_callable
+from rust_ort.errors import ClientError
+from rust_ort.link.program import said_by
+from rust_ort.memory.layout import ONNX_CODE
+from rust_ort.options.arguments import checked_terms, shown
+
+__all__ = ["Alignment", "align"]
+
+Model: TypeAlias = Any
+"""An `onnx.ModelProto`, or the path of a .onnx file or of a folder with a model.onnx in it."""
+
+Feeds: TypeAlias = Any
+"""{input: tensor or NumPy array}, or a path as `rust-ort align --feeds` takes it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alignment:
+    """What `rust_ort.align` found. rows: each {"row", "symbol", "first", "second", "distance", "max_abs",
+    "max_rel_to_max", "verdict", "reason"}, as `rust-ort align --json` prints them; a side is None or {"kind", "dtype",
+    "shape", "signature", "op_type", "name"}; numbers that are not finite are "inf" and "nan", which `float` reads.
+    summary: rows and verdicts counted. models: of each its path, feeds, notes on how they were matched, and where it
+    ended ("error", else None). text: all of it for people."""
+
+    rows: list[dict[str, Any]]
+    summary: dict[str, int]
+    models: list[dict[str, Any]]
+    feeds: str
+    text: str
+
+    @property
+    def differing(self) -> list[dict[str, Any]]:
+        """Rows that are not `=`, or whose values are outside tolerance, in the order of execution."""
+        return [row for row in self.rows if row["symbol"] != "=" or row["verdict"] == "mismatch"]
+
+    @property
+    def errors(self) -> list[str]:
+        """Why a model did not run to its end; empty where both did."""
+        return [model["trace"]["error"] for model in self.models if model["trace"]["error"] is not None]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def align(
+    model1: Model,
+    model2: Model,
+    *,
+    feeds: Feeds | tuple[Feeds, Feeds] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
+    tolerance: Mapping[str, float] | None = None,
+    custom_op_libraries: tuple[str | os.PathLike[str], ...] = (),
+) -> Alignment:
+    """Runs two ONNX models on the same feeds, every value an output and nothing optimized, and aligns the two lists by
+    edit distance over kind, dtype, shape, four letters of the content and operator: names do not count.
+
+    model1, model2: reference and candidate, see `Model`. feeds: for both models, or a pair; matched to inputs by name,
+    else by dtype and shape, in their order (the notes of `Alignment.models` say which); by default made up from the
+    inputs' types and shapes. sizes: {named dimension: number} and seed: of feeds that are made up. tolerance: {"atol",
+    "rtol", "scale"} of values, by default that of each dtype. custom_op_libraries: paths; nothing that a model names is
+    loaded.
+
+    Returns an Alignment: print it. A model that ends in an error is aligned up to there.
+
+    Errors: ClientError for a model, a feed or an argument that does not fit; DaemonFault when the program fails.
+    """
+    terms = checked_terms("align", tolerance)
+    pair = feeds if isinstance(feeds, tuple) else (feeds,)
+    if len(pair) not in (1, 2):
+        raise ClientError(f"align feeds: expected one or a pair, got {len(pair)}", code="BAD_ARGUMENT")
+    if feeds is not None and sizes:
+        raise ClientError("align: expected feeds or sizes, got both", code="BAD_ARGUMENT")
+    asked = [f"--{name}={value}" for name, value in terms.items() if value is not None]
+    asked += [f"--size={name}={int(number)}" for name, number in (sizes or {}).items()]
+    asked += [f"--custom-op-library={os.fspath(path)}" for path in custom_op_libraries]
+    asked += [f"--seed={seed}"] if feeds is None else []
+    with tempfile.TemporaryDirectory(prefix="rust-ort-align-") as made:
+        folder = Path(made)
+        if feeds is not None:
+            asked += [f"--feeds={_fed(given, folder / f'feeds{at}')}" for at, given in enumerate(pair, 1)]
+        paths = [_path(model, folder / f"model{at}.onnx") for at, model in enumerate((model1, model2), 1)]
+        said = said_by("align", [*asked, "--", *paths], also=(2,))
+    return Alignment(**{name: said[name] for name in ("rows", "summary", "models", "feeds", "text")})
+
+
+def _path(model: Model, place: Path) -> str:
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model)
+    if not hasattr(model, "SerializeToString"):
+        raise ClientError(f"align: expected a ModelProto or a path, got {shown(model)}", code="BAD_ARGUMENT")
+    place.write_bytes(model.SerializeToString())
+    return os.fspath(place)
+
+
+def _fed(feeds: Feeds, place: Path) -> str:
+    """A data set of ONNX's own test layout."""
+    import onnx
+
+    if isinstance(feeds, str | os.PathLike):
+        return os.fspath(feeds)
+    if not isinstance(feeds, Mapping):
+        raise ClientError(f"align feeds: expected {{input: tensor}} or a path, got {shown(feeds)}", code="BAD_ARGUMENT")
+    place.mkdir()
+    for at, (name, value) in enumerate(feeds.items()):
+        tensor = _tensor(name, value)
+        proto = onnx.TensorProto(name=name, dims=tensor.shape, data_type=ONNX_CODE[tensor.dtype])
+        proto.raw_data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+        (place / f"input_{at}.pb").write_bytes(proto.SerializeToString())
+    return os.fspath(place)
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    try:
+        tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ClientError(f"align feeds[{name!r}]: {error}", code="BAD_ARGUMENT") from error
+    if tensor.dtype not in ONNX_CODE:
+        raise ClientError(f"align feeds[{name!r}]: dtype {tensor.dtype} does not exist in ONNX", code="BAD_ARGUMENT")
+    return tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
+
+
+make_callable(__name__, align)

@@ -1,0 +1,71 @@
+//! Feeds from files: data sets, `.npz`, `.safetensors`, `.pb`.
+
+use std::path::Path;
+
+use super::feeds::Source;
+use super::{npz, safetensors};
+use crate::base::limits;
+use crate::cli::answer::warn;
+use crate::cli::data_sets;
+use crate::cli::exit::{Failure, at};
+use crate::cli::rerun;
+use crate::dump::Role;
+use crate::dump::reader::{self, Completeness};
+use crate::onnx::{self, NamedTensor};
+
+/// The tensors of a file or a folder, by name. Errors: it is none of these, or is damaged.
+pub(super) fn load(path: &Path) -> Result<Vec<Source>, Failure> {
+    let told = |why: String| Failure::from(format!("{}: {why}", path.display()));
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    let read: fn(&[u8]) -> Result<_, String> = match extension {
+        "npz" => |bytes| npz::read(bytes, limits::file_bytes()),
+        "safetensors" => safetensors::read,
+        "pb" => {
+            let file = reader::tensor(path).map_err(at(path))?;
+            return Ok(vec![of_proto(&file.load().map_err(at(path))?)]);
+        }
+        _ => return data_set(path),
+    };
+    let tensors = read(&onnx::read(path)?).map_err(told)?;
+    Ok(tensors.into_iter().map(|(name, tensor)| Source { name, tensor }).collect())
+}
+
+fn of_proto(tensor: &NamedTensor) -> Source {
+    Source { name: tensor.name.clone(), tensor: tensor.view().to_owned() }
+}
+
+/// The inputs of a data set, or of the first whole one of a part.
+fn data_set(path: &Path) -> Result<Vec<Source>, Failure> {
+    if path.is_file() {
+        return Err(format!("{}: expected a folder of input_<i>.pb, .npz, .safetensors or .pb", path.display()).into());
+    }
+    // A folder of any name, as other tools write one.
+    if path.join("input_0.pb").is_file() {
+        return inputs(path);
+    }
+    let place = reader::find(path)?;
+    if let Some(&damage) = place.damages().first() {
+        return Err(Box::new(damage.clone()));
+    }
+    let steps = data_sets::steps(place)?;
+    if let Some(damage) = steps.iter().find_map(|step| match &step.state {
+        Completeness::Damaged(damage) => Some(damage.clone()),
+        _ => None,
+    }) {
+        return Err(Box::new(damage));
+    }
+    let whole = steps.iter().find(|step| step.state == Completeness::Complete).or(steps.first());
+    let step = whole.ok_or_else(|| format!("{}: it has no data set", path.display()))?;
+    if let Completeness::Incomplete(why) = &step.state {
+        warn(format_args!("{}: not whole: {why}", step.path.display()));
+    }
+    inputs(&step.path)
+}
+
+fn inputs(data_set: &Path) -> Result<Vec<Source>, Failure> {
+    let tensors = rerun::tensors(data_set, Role::Input)?;
+    if tensors.is_empty() {
+        return Err(format!("{}: it has no input_<i>.pb", data_set.display()).into());
+    }
+    Ok(tensors.iter().map(of_proto).collect())
+}

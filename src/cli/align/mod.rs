@@ -1,0 +1,262 @@
+//! `rust-ort align`: two models run on the same feeds, their values beside each other in the order of execution.
+//!
+//! Both models and their feeds are read, checked and matched before the process is confined: from then on it reads the
+//! runtime's libraries alone. Order: [`arguments`] → [`feed_files`] → [`feeds`] → [`trace`] → [`rows`] → [`text`].
+
+mod arguments;
+mod feed_files;
+mod feeds;
+mod npz;
+mod rows;
+mod safetensors;
+mod text;
+mod trace;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+pub(super) use self::arguments::Arguments;
+use self::feeds::{Feeds, Input, Made, Source};
+use self::rows::{Counts, Row};
+use self::text::Width;
+use self::trace::{Trace, Tracer};
+use super::answer::{json_text, put, put_exact};
+use super::apart;
+use super::exit::{Exit, Failure, Outcome, at};
+use super::rerun;
+use super::table::{self, MOST_ROWS};
+use crate::compare::Tolerance;
+use crate::dump::reader;
+use crate::onnx::proto::{GraphProto, ModelProto};
+use crate::onnx::{self, NamedTensor, OnnxError};
+use crate::protocol::message::{Optimization, SessionSpec};
+use crate::runtime::Runtime as _;
+use crate::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library, provider_options};
+use crate::tensor::DType;
+
+/// A model, its functions in their callers' place, its nodes in order.
+struct Model {
+    path: PathBuf,
+    proto: ModelProto,
+    inputs: Vec<Input>,
+}
+
+impl Model {
+    /// Errors: it cannot be read; functions that cannot be put in place; nodes that have no order; an input that is no
+    /// tensor.
+    fn load(path: &Path) -> Result<Self, Failure> {
+        let path = if path.is_dir() { path.join("model.onnx") } else { path.to_owned() };
+        let mut proto = reader::load_model(&path).map_err(at(&path))?;
+        onnx::inline_functions(&mut proto).map_err(at(&path))?;
+        let graph = proto.graph.as_mut().ok_or(OnnxError::NoGraph).map_err(at(&path))?;
+        onnx::sort(graph).map_err(at(&path))?;
+        let inputs = Input::all_of(graph).map_err(|why| format!("{}: {why}", path.display()))?;
+        Ok(Self { path, proto, inputs })
+    }
+
+    fn graph(&self) -> Option<&GraphProto> {
+        self.proto.graph.as_ref()
+    }
+
+    /// The constant of an input's name, where its dtype and shape are the input's.
+    fn constant(&self, input: &Input) -> Option<Source> {
+        let tensor = self.graph()?.initializer.iter().find(|tensor| tensor.name() == input.name)?;
+        let tensor = NamedTensor::from_proto(tensor).ok()?.view().to_owned();
+        input.fits(&tensor).then(|| Source { name: input.name.clone(), tensor })
+    }
+}
+
+/// The feeds of both models, and what was made up.
+struct Fed {
+    feeds: [Feeds; 2],
+    /// Their source, in words.
+    from: String,
+}
+
+/// The result of both runs.
+struct Aligned<'a> {
+    models: &'a [Model; 2],
+    fed: &'a Fed,
+    traces: &'a [Trace; 2],
+    rows: Vec<Row<'a>>,
+    /// Name and version of the runtime.
+    runtime: String,
+    library: PathBuf,
+}
+
+pub(super) fn run(args: &Arguments) -> Outcome {
+    let models = [Model::load(&args.model1)?, Model::load(&args.model2)?];
+    let fed = fed(args, &models)?;
+    let (runtime, library) = loaded(args)?;
+    let libraries = args.custom_op_library.iter().map(|path| custom_op_library(path)).collect::<Result<_, _>>()?;
+    let spec = SessionSpec {
+        providers: args.provider.iter().map(|name| (name.clone(), provider_options(name, &BTreeMap::new()))).collect(),
+        optimization: Optimization::Disable,
+        custom_op_libraries: libraries,
+        ..SessionSpec::default()
+    };
+    let tracer = Tracer { runtime: &runtime, spec };
+    let traced = |at: usize| {
+        apart::running(&format!("ran {}", models[at].path.display()));
+        tracer.trace(models[at].proto.clone(), &fed.feeds[at].given)
+    };
+    let traces = [traced(0), traced(1)];
+    let tolerance = args.tolerance.over(Tolerance::for_dtype(DType::F32));
+    let rows = rows::rows([&traces[0], &traces[1]], tolerance.as_ref());
+    let title = format!("onnxruntime {}", runtime.version());
+    let aligned = Aligned { models: &models, fed: &fed, traces: &traces, rows, runtime: title, library };
+    if args.csv {
+        put_exact(&text::csv(&aligned.rows))?;
+    } else {
+        put(&if args.json { aligned.json()? } else { aligned.text(args) })?;
+    }
+    Ok(aligned.exit())
+}
+
+/// Feeds of both models. Errors: a file of them cannot be read; an input has none.
+fn fed(args: &Arguments, models: &[Model; 2]) -> Result<Fed, Failure> {
+    let [first, second] = models;
+    let of = |model: &Model, error: String| Failure::from(format!("{}: {error}", model.path.display()));
+    let from_other = |other: &Model, input: &Input| {
+        let constant = other.constant(input)?;
+        Some((constant, format!("the initializer of {}", other.path.display())))
+    };
+    let files = match args.feeds.as_slice() {
+        [] => return made(args, models).map_err(Failure::from),
+        [one] => [one, one],
+        [one, other] => [one, other],
+        _ => return Err("--feeds: expected one, or one for each model".into()),
+    };
+    let matched = |model: &Model, other: &Model, file: &Path| {
+        let sources = feed_files::load(file)?;
+        feeds::matched(&model.inputs, &sources, |input| Ok(from_other(other, input))).map_err(|why| of(model, why))
+    };
+    let feeds = [matched(first, second, files[0])?, matched(second, first, files[1])?];
+    let [one, other] = files.map(|file| file.display().to_string());
+    Ok(Fed { feeds, from: if args.feeds.len() == 1 { one } else { format!("{one}, {other}") } })
+}
+
+/// Feeds made up for the first model, matched to the second.
+fn made(args: &Arguments, models: &[Model; 2]) -> Result<Fed, String> {
+    let [first, second] = models;
+    let mut made = Made::new(args.seed, &args.size, [&first.inputs, &second.inputs])?;
+    let told = |model: &Model| {
+        let path = model.path.display().to_string();
+        move |why: String| format!("{path}: {why}")
+    };
+    let of_first = feeds::matched(&first.inputs, &[], |input| {
+        let constant =
+            second.constant(input).map(|tensor| (tensor, format!("{}'s initializer", second.path.display())));
+        constant.map_or_else(|| made.tensor(input).map(|tensor| Some((tensor, String::new()))), |found| Ok(Some(found)))
+    });
+    let mut of_first = of_first.map_err(told(first))?;
+    // That they are made up is said of all of them.
+    of_first.notes.retain(|note| !note.ends_with("is fed with "));
+    let of_second = feeds::matched(&second.inputs, &of_first.given, |input| {
+        let constant = first.constant(input).map(|tensor| (tensor, format!("{}'s initializer", first.path.display())));
+        let own = |made: &mut Made| Ok(Some((made.tensor(input)?, "a tensor of its own, made up".to_owned())));
+        constant.map_or_else(|| own(&mut made), |found| Ok(Some(found)))
+    });
+    let of_second = of_second.map_err(told(second))?;
+    let sizes = made.sizes();
+    let sizes = if sizes.is_empty() { String::new() } else { format!(", {}", sizes.join(", ")) };
+    Ok(Fed { feeds: [of_first, of_second], from: format!("made up, seed {}{sizes}", args.seed) })
+}
+
+/// The runtime; from then on the process is confined to its libraries. Errors: none is known, or it does not load.
+fn loaded(args: &Arguments) -> Result<(OrtRuntime, PathBuf), Failure> {
+    let library = super::library::of_environment();
+    let library = args.onnxruntime.clone().or(library).or_else(super::library::of_installation).ok_or(
+        "no onnxruntime library is known; name one with --onnxruntime or RUST_ORT_ONNXRUNTIME (in a wheel it is \
+         onnxruntime/capi/libonnxruntime.so.*)",
+    )?;
+    let library = std::path::absolute(library)?;
+    let code: Vec<&Path> = args.custom_op_library.iter().map(PathBuf::as_path).chain([library.as_path()]).collect();
+    rerun::around_libraries(&args.walls, &args.provider, &code)?;
+    apart::running(&format!("loaded {}", library.display()));
+    let runtime = OrtRuntime::load(&library, ThreadPool { threads: args.threads, allow_spinning: false })?;
+    Ok((runtime, library))
+}
+
+impl Aligned<'_> {
+    fn exit(&self) -> Exit {
+        let counts = Counts::of(&self.rows);
+        if self.traces.iter().any(|trace| trace.error.is_some()) {
+            return Exit::Error;
+        }
+        if self.rows.iter().any(|row| row.symbol != rows::Symbol::Same) || counts.mismatch > 0 {
+            return Exit::Mismatch;
+        }
+        if counts.matched == 0 || counts.not_compared > 0 { Exit::NothingCompared } else { Exit::Success }
+    }
+
+    fn json(&self) -> Result<String, Failure> {
+        let model = |at: usize| {
+            let trace = &self.traces[at];
+            let fed = self.fed.feeds[at].given.iter();
+            json!({
+                "path": self.models[at].path, "trace": trace, "notes": self.fed.feeds[at].notes,
+                "feeds": fed.map(|feed| json!({ "name": feed.name, "type": feed.tensor.desc().to_string() }))
+                    .collect::<Vec<_>>(),
+            })
+        };
+        let rows: Vec<&Row<'_>> = self.rows.iter().collect();
+        let value = json!({
+            "onnxruntime": { "version": self.runtime.rsplit(' ').next(), "library": self.library },
+            "feeds": self.fed.from, "models": [model(0), model(1)], "summary": Counts::of(&self.rows),
+            "rows": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
+            "text": self.head() + &text::text(&rows, Width::Natural) + &self.foot(),
+        });
+        Ok(json_text("align", value)?)
+    }
+
+    fn text(&self, args: &Arguments) -> String {
+        let width = args.column_size.map_or_else(|| Width::Row(table::width()), Width::Cell);
+        let shown: Vec<&Row<'_>> = match args.all {
+            true => self.rows.iter().collect(),
+            false => rows::telling(&self.rows, MOST_ROWS),
+        };
+        let same = self.rows.iter().filter(|row| row.is_same()).count();
+        let more = self.rows.len() - same - shown.iter().filter(|row| !row.is_same()).count();
+        let hidden = match args.all {
+            true => String::new(),
+            false => table::hidden(shown.len(), [("the same", same), ("not", more)].into_iter(), "row"),
+        };
+        table::fit(&self.head(), table::terminal()) + &text::text(&shown, width) + &hidden + &self.foot()
+    }
+
+    fn head(&self) -> String {
+        let mut text = format!("{} from {}\nfeeds: {}\n", self.runtime, self.library.display(), self.fed.from);
+        for (at, ((model, trace), fed)) in self.models.iter().zip(self.traces).zip(&self.fed.feeds).enumerate() {
+            let label = at + 1;
+            text += &format!("model {label}: {}, {} values\n", model.path.display(), trace.results.len());
+            for note in &fed.notes {
+                text += &format!("model {label}: {note}\n");
+            }
+            for name in &trace.not_shown {
+                text += &format!("model {label}: without its value: {name}\n");
+            }
+        }
+        text
+    }
+
+    fn foot(&self) -> String {
+        let counts = Counts::of(&self.rows);
+        let Counts { rows, same, paired, first_alone, second_alone, matched, mismatch, not_compared } = counts;
+        let mut text = format!(
+            "{rows} rows: {same} =, {paired} ~, {first_alone} -, {second_alone} +; values of pairs: {matched} match, \
+             {mismatch} mismatch, {not_compared} not compared\n"
+        );
+        let legend = "= of one kind, dtype, shape, letters and operator; ~ paired; - in model 1 alone; + in model 2 alone; a: \
+                      max|Δ|, r: max|Δ|/max|r|, ! outside tolerance";
+        text += &table::paragraph(legend, table::width());
+        for (at, trace) in self.traces.iter().enumerate() {
+            if let Some(error) = &trace.error {
+                text += &format!("model {} ends at {error}\n", at + 1);
+            }
+        }
+        text
+    }
+}

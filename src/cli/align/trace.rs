@@ -1,0 +1,244 @@
+//! A model run once with every value an output, as a list in the order of execution.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use serde::{Serialize, Serializer};
+
+use super::feeds::Source;
+use crate::compare::{Dim, Kind, RunResult, signature};
+use crate::onnx::proto::{GraphProto, ModelProto, NodeProto};
+use crate::onnx::{self, NamedTensor, expose_intermediates};
+use crate::protocol::message::SessionSpec;
+use crate::runtime::{self, FeedsError, Runtime, RuntimeError, leased};
+use crate::tensor::{TensorBuf, TensorView};
+
+/// Signature where there is no value to be looked at.
+const UNKNOWN: &str = "????";
+
+/// A value that is in the list once or more.
+#[derive(Debug)]
+pub(super) enum Held {
+    Constant(NamedTensor),
+    Computed(TensorBuf),
+}
+
+impl Held {
+    pub(super) fn view(&self) -> TensorView<'_> {
+        match self {
+            Held::Constant(tensor) => tensor.view(),
+            Held::Computed(tensor) => tensor.view(),
+        }
+    }
+}
+
+/// The values of a model.
+#[derive(Debug, Default)]
+pub(super) struct Trace {
+    /// Initializers, inputs, results of nodes, outputs: each in the model's order, nodes in that of execution.
+    pub(super) results: Vec<RunResult>,
+    /// The value of each, by its place in `held`.
+    values: Vec<Option<usize>>,
+    held: Vec<Held>,
+    /// The node at which it did not go on, and why.
+    pub(super) error: Option<String>,
+    /// Values that are no tensors of a dtype that torch has, and sparse initializers.
+    pub(super) not_shown: Vec<String>,
+}
+
+/// Runs models.
+pub(super) struct Tracer<'a> {
+    pub(super) runtime: &'a dyn Runtime,
+    pub(super) spec: SessionSpec,
+}
+
+/// Why a model did not run.
+#[derive(Debug, displaydoc::Display)]
+enum Failed {
+    /// {0}
+    Run(RuntimeError),
+    /// {0}
+    Feeds(FeedsError),
+    /// {0}
+    Other(String),
+}
+
+type Values = HashMap<String, TensorBuf>;
+
+impl Trace {
+    /// The value of a result of the list.
+    pub(super) fn value(&self, at: usize) -> Option<TensorView<'_>> {
+        Some(self.held[self.values[at]?].view())
+    }
+
+    fn hold(&mut self, value: Held) -> usize {
+        self.held.push(value);
+        self.held.len() - 1
+    }
+
+    fn push(&mut self, kind: Kind, name: &str, op_type: &str, value: Option<usize>) {
+        let tensor = value.map(|at| self.held[at].view());
+        let dims = |tensor: &TensorView<'_>| tensor.shape().dims().iter().map(|&dim| Dim::Known(dim)).collect();
+        self.results.push(RunResult {
+            kind,
+            dtype: tensor.as_ref().map(TensorView::dtype),
+            shape: tensor.as_ref().map(dims),
+            signature: tensor.as_ref().map_or_else(|| UNKNOWN.to_owned(), signature),
+            op_type: op_type.to_owned(),
+            name: name.to_owned(),
+        });
+        self.values.push(value);
+    }
+}
+
+impl Serialize for Trace {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let told = serde_json::json!({
+            "n_results": self.results.len(), "error": self.error, "not_shown": self.not_shown,
+        });
+        told.serialize(serializer)
+    }
+}
+
+impl Tracer<'_> {
+    /// The trace of a model without functions, its nodes in order, on these feeds: up to the node that fails, if one does.
+    pub(super) fn trace(&self, mut model: ModelProto, feeds: &[Source]) -> Trace {
+        let mut trace = Trace::default();
+        let graph = model.graph.get_or_insert_default();
+        let mut places: HashMap<String, usize> = HashMap::new();
+        for tensor in &graph.initializer {
+            let value = NamedTensor::from_proto(tensor).ok().map(|tensor| trace.hold(Held::Constant(tensor)));
+            places.extend(value.map(|at| (tensor.name().to_owned(), at)));
+            trace.push(Kind::Initializer, tensor.name(), "", value);
+        }
+        for sparse in &graph.sparse_initializer {
+            let name = sparse.values.as_ref().map_or("", |values| values.name());
+            trace.not_shown.push(format!("sparse initializer {name:?}"));
+        }
+        for feed in feeds {
+            let at = trace.hold(Held::Computed(feed.tensor.clone()));
+            places.insert(feed.name.clone(), at);
+            trace.push(Kind::Input, &feed.name, "", Some(at));
+        }
+        let (mut values, n_run) = self.values(&model, feeds, &mut trace);
+        let graph = model.graph.get_or_insert_default();
+        for node in &graph.node[..n_run] {
+            for name in node.output.iter().filter(|name| !name.is_empty()) {
+                let value = values.remove(name).map(|value| trace.hold(Held::Computed(value)));
+                places.extend(value.map(|at| (name.clone(), at)));
+                trace.push(Kind::Result, name, node.op_type(), value);
+            }
+        }
+        if trace.error.is_none() {
+            for output in &graph.output {
+                let value = places.get(output.name()).copied();
+                trace.push(Kind::Output, output.name(), "", value);
+            }
+        }
+        trace
+    }
+
+    /// The values of as many nodes as run, and how many do.
+    fn values(&self, model: &ModelProto, feeds: &[Source], trace: &mut Trace) -> (Values, usize) {
+        let n_nodes = onnx::count_nodes(model);
+        let mut left_out = BTreeSet::new();
+        let mut best = match self.run(model, n_nodes, feeds, &mut left_out) {
+            Ok(values) => (values, n_nodes),
+            Err(_) => {
+                let (mut best, mut failing) = ((Values::new(), 0), n_nodes);
+                // The first node that fails is between what runs and what does not.
+                while best.1 + 1 < failing {
+                    let n = usize::midpoint(best.1, failing);
+                    match self.run(model, n, feeds, &mut left_out) {
+                        Ok(values) => best = (values, n),
+                        Err(_) => failing = n,
+                    }
+                }
+                best
+            }
+        };
+        if best.1 < n_nodes {
+            // Said last by the model that ends in the node: a larger one may fail elsewhere first.
+            match self.run(model, best.1 + 1, feeds, &mut left_out) {
+                Ok(values) => best = (values, best.1 + 1),
+                Err(error) => {
+                    let nodes = model.graph.as_ref().map(|graph| graph.node.as_slice()).unwrap_or_default();
+                    trace.error = Some(format!("{}: {error}", described(&nodes[best.1])));
+                }
+            }
+        }
+        trace.not_shown.extend(left_out.into_iter().map(|(name, declared)| format!("{name:?}: {declared}")));
+        best
+    }
+
+    /// The values of the first `n_nodes` nodes, but for those that are no tensors, which are told in `left_out`.
+    fn run(
+        &self,
+        model: &ModelProto,
+        n_nodes: usize,
+        feeds: &[Source],
+        left_out: &mut BTreeSet<(String, String)>,
+    ) -> Result<Values, Failed> {
+        loop {
+            let begin = beginning(model, n_nodes, left_out)?;
+            if begin.graph.as_ref().is_none_or(|graph| graph.output.is_empty()) {
+                return Ok(Values::new());
+            }
+            match self.fetch(&begin, feeds) {
+                Err(Failed::Run(RuntimeError::UnsupportedValue { kind: "output", name, declared }))
+                    if left_out.insert((name.clone(), declared.clone())) => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn fetch(&self, model: &ModelProto, feeds: &[Source]) -> Result<Values, Failed> {
+        let session = self.runtime.build(&runtime::Model::encode(model), &self.spec).map_err(Failed::Run)?;
+        let fed = |name: &str| feeds.iter().find(|feed| feed.name == name).map(|feed| feed.tensor.view());
+        let no_feed = |name: &str| Failed::Other(format!("input {name:?} has no feed"));
+        let inputs = session.inputs().iter().map(|input| fed(&input.name).ok_or_else(|| no_feed(&input.name)));
+        let lease = leased(&inputs.collect::<Result<Vec<_>, _>>()?).map_err(Failed::Feeds)?;
+        let (fetched, _) = session.fetch(&lease).map_err(Failed::Run)?;
+        let names = session.outputs().iter().map(|output| output.name.to_string());
+        Ok(names.zip(fetched).collect())
+    }
+}
+
+/// The model up to a node, with every value of these nodes an output, and without the constants that none of them reads.
+fn beginning(model: &ModelProto, n_nodes: usize, left_out: &BTreeSet<(String, String)>) -> Result<ModelProto, Failed> {
+    let whole = model.graph.as_ref().ok_or_else(|| Failed::Other("the model has no graph".to_owned()))?;
+    let nodes: Vec<NodeProto> = whole.node[..n_nodes].to_vec();
+    let is_out = |name: &str| left_out.iter().any(|(out, _)| out == name);
+    let used: BTreeSet<String> = nodes.iter().flat_map(onnx::uses).map(str::to_owned).collect();
+    let names: Vec<String> = nodes.iter().flat_map(|node| &node.output).cloned().collect();
+    let names: Vec<String> = names.into_iter().filter(|name| !name.is_empty() && !is_out(name)).collect();
+    let produced: HashSet<&str> = names.iter().map(String::as_str).collect();
+    // What is declared of an output may be wrong of a value inside; the runtime infers it anyway.
+    let outputs = whole.output.iter().filter(|output| produced.contains(output.name())).cloned().collect();
+    let graph = GraphProto {
+        output: outputs,
+        initializer: whole.initializer.iter().filter(|tensor| used.contains(tensor.name())).cloned().collect(),
+        node: nodes,
+        ..GraphProto {
+            name: whole.name.clone(),
+            input: whole.input.clone(),
+            sparse_initializer: whole.sparse_initializer.clone(),
+            value_info: whole.value_info.clone(),
+            ..GraphProto::default()
+        }
+    };
+    let mut begin = ModelProto {
+        ir_version: model.ir_version,
+        opset_import: model.opset_import.clone(),
+        functions: model.functions.clone(),
+        graph: Some(graph),
+        ..ModelProto::default()
+    };
+    expose_intermediates(&mut begin, &names).map_err(|error| Failed::Other(error.to_string()))?;
+    Ok(begin)
+}
+
+fn described(node: &NodeProto) -> String {
+    let first = node.output.iter().find(|name| !name.is_empty()).map_or("", String::as_str);
+    let name = if node.name().is_empty() { first } else { node.name() };
+    format!("node {name:?} ({})", node.op_type())
+}

@@ -1,0 +1,394 @@
+//! `rust-ort align`, as a shell sees it.
+
+use std::fs;
+use std::path::Path;
+
+use bytes::Bytes;
+use prost::Message as _;
+use rust_ort::onnx::proto::{
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
+    TensorProto, ValueInfoProto, attribute_proto::AttributeType,
+};
+use rust_ort::onnx::{save, tensor_proto, value_info};
+use rust_ort::tensor::{DType, TensorBuf, TensorDesc};
+use serde_json::{Value, json};
+
+use crate::common;
+use crate::dumping::{self, Said, program};
+
+fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+    let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    NodeProto { op_type: Some(op.into()), input: own(inputs), output: own(outputs), ..Default::default() }
+}
+
+fn info(name: &str, dtype: DType, dims: &[i64]) -> ValueInfoProto {
+    value_info(name, &TensorDesc::new(dtype, dims).unwrap())
+}
+
+fn floats(values: &[f32]) -> TensorBuf {
+    TensorBuf::from_f32([values.len() as i64], values).unwrap()
+}
+
+fn constant(name: &str, values: &[f32]) -> TensorProto {
+    tensor_proto(name, &floats(values).view())
+}
+
+fn model(graph: GraphProto) -> ModelProto {
+    let opset = |domain: &str, version| OperatorSetIdProto { domain: Some(domain.into()), version: Some(version) };
+    let graph = GraphProto { name: Some("g".into()), ..graph };
+    ModelProto {
+        ir_version: Some(9),
+        opset_import: vec![opset("", 18), opset("test.custom", 1), opset("local", 1)],
+        graph: Some(graph),
+        ..Default::default()
+    }
+}
+
+/// `y = (x + w) * w`, its values called so after `prefix`.
+fn sums(prefix: &str, w: &[f32]) -> GraphProto {
+    let hidden = format!("{prefix}hidden");
+    let y = format!("{prefix}y");
+    GraphProto {
+        input: vec![info("x", DType::F32, &[2])],
+        output: vec![info(&y, DType::F32, &[2])],
+        initializer: vec![constant("w", w)],
+        node: vec![node("Add", &["x", "w"], &[&hidden]), node("Mul", &[&hidden, "w"], &[&y])],
+        ..Default::default()
+    }
+}
+
+fn put(folder: &Path, name: &str, graph: GraphProto) {
+    save(&model(graph), &folder.join(name)).unwrap();
+}
+
+fn align(folder: &Path, args: &[&str]) -> Said {
+    let mut command = program(folder, &["align"]);
+    command.args(args).arg("--onnxruntime").arg(common::library()).output().unwrap().into()
+}
+
+fn json(folder: &Path, args: &[&str]) -> Value {
+    let said = align(folder, &[args, &["--json"]].concat());
+    serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{args:?}: {error}: {}{}", said.out, said.err))
+}
+
+fn symbols(value: &Value) -> String {
+    value["rows"].as_array().unwrap().iter().map(|row| row["symbol"].as_str().unwrap()).collect()
+}
+
+/// A data set with these inputs.
+fn data_set(folder: &Path, tensors: &[(&str, TensorBuf)]) {
+    fs::create_dir_all(folder).unwrap();
+    for (at, (name, tensor)) in tensors.iter().enumerate() {
+        fs::write(folder.join(format!("input_{at}.pb")), tensor_proto(name, &tensor.view()).encode_to_vec()).unwrap();
+    }
+}
+
+#[test]
+fn models_that_share_no_names_are_aligned_by_what_they_compute() {
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "a.onnx", sums("a_", &[3., 4.]));
+    put(folder.path(), "b.onnx", sums("b_", &[3., 4.]));
+    data_set(&folder.path().join("set"), &[("x", floats(&[1., 2.]))]);
+    let said = align(folder.path(), &["a.onnx", "b.onnx", "--feeds", "set", "--all", "--column-size", "60"]);
+    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    for line in [
+        "001 = | INITIA float32  1:2                  DEAA                 w",
+        "002 = | INPUT  float32  1:2                  BCAA                 x",
+        "003 = | RESULT float32  1:2                  EGAA Add             a_",
+        "004 = | RESULT float32  1:2                  MYAA Mul             a_",
+        "005 = | OUTPUT float32  1:2                  MYAA                 a_",
+        "| a=0 r=0\n",
+        "5 rows: 5 =, 0 ~, 0 -, 0 +; values of pairs: 5 match, 0 mismatch, 0 not compared\n",
+    ] {
+        assert!(said.out.contains(line), "{line}\n{}", said.out);
+    }
+    let brief = align(folder.path(), &["a.onnx", "b.onnx", "--feeds", "set"]);
+    assert!(brief.out.contains("5 rows (5 the same): --all has all\n") && !brief.out.contains("001"), "{}", brief.out);
+    assert!(!said.err.contains("confined"), "{}", said.err);
+}
+
+#[test]
+fn what_one_model_has_alone_and_what_differs_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "a.onnx", sums("", &[3., 4.]));
+    let mut other = sums("", &[3., 4.5]);
+    other.node.insert(1, node("Expand", &["hidden", "size"], &["large"]));
+    other.initializer.push(tensor_proto(
+        "size",
+        &TensorBuf::new(TensorDesc::new(DType::I64, [2]).unwrap(), [900_i64, 2].map(i64::to_le_bytes).concat())
+            .unwrap()
+            .view(),
+    ));
+    put(folder.path(), "b.onnx", other);
+    data_set(&folder.path().join("set"), &[("x", floats(&[1., 2.]))]);
+    let value = json(folder.path(), &["a.onnx", "b.onnx", "--feeds", "set"]);
+    assert_eq!(symbols(&value), "=+==+~~", "{}", value["text"]);
+    let row = &value["rows"][3];
+    assert_eq!((&row["first"]["name"], &row["second"]["name"]), (&json!("hidden"), &json!("hidden")));
+    assert_eq!((&row["max_abs"], &row["verdict"]), (&json!(0.5), &json!("mismatch")));
+    assert_eq!(row["max_rel_to_max"].as_f64(), Some(0.5 / 6.));
+    assert_eq!(value["rows"][0]["verdict"], "mismatch", "the same letters, not the same numbers");
+    assert_eq!(value["summary"]["mismatch"], 4);
+    assert_eq!(align(folder.path(), &["a.onnx", "b.onnx", "--feeds", "set"]).code, 1);
+    let brief = align(folder.path(), &["a.onnx", "b.onnx", "--feeds", "set"]).out;
+    assert!(brief.contains("001 = ") && brief.contains("a=5.00e-1 r=1.25e-1 !"), "{brief}");
+    assert!(brief.contains("and 1 more row (1 the same): --all has all"), "{brief}");
+    let csv = align(folder.path(), &["a.onnx", "b.onnx", "--feeds", "set", "--csv"]).out;
+    assert_eq!(csv.lines().count(), 8);
+    assert!(
+        csv.starts_with("row,symbol,first_kind,") && csv.contains("4,=,RESULT,float32,1:2,EGAA,Add,hidden,"),
+        "{csv}"
+    );
+}
+
+#[test]
+fn feeds_are_made_up_alike_for_both_and_named_dimensions_have_sizes() {
+    let folder = tempfile::tempdir().unwrap();
+    let dims = [common::Dim::Named("batch"), common::Dim::Named("n")];
+    let of = |dtype| {
+        let model = common::Model::default().node("Neg", &["x"], &["y"]);
+        model.input("x", dtype, &dims).output("y", dtype, &dims).build()
+    };
+    fs::write(folder.path().join("a.onnx"), of(DType::F32)).unwrap();
+    fs::write(folder.path().join("b.onnx"), of(DType::F16)).unwrap();
+    let value = json(folder.path(), &["a.onnx", "a.onnx", "--size", "batch=3", "--size=n=4"]);
+    assert_eq!((&value["rows"][0]["first"]["shape"], symbols(&value).as_str()), (&json!([3, 4]), "==="));
+    assert_eq!(value["feeds"], "made up, seed 0, batch=3, n=4");
+    let again = json(folder.path(), &["a.onnx", "a.onnx", "--size", "batch=3", "--size=n=4"]);
+    assert_eq!(again["rows"], value["rows"]);
+    let other = json(folder.path(), &["a.onnx", "a.onnx", "--size", "batch=3", "--size=n=4", "--seed", "1"]);
+    assert_ne!(other["rows"][0]["first"]["signature"], value["rows"][0]["first"]["signature"]);
+    let drawn = json(folder.path(), &["a.onnx", "a.onnx"])["feeds"].to_string();
+    assert!(drawn.contains("batch=") && drawn.contains("(drawn)"), "{drawn}");
+    // Of two dtypes.
+    let value = json(folder.path(), &["a.onnx", "b.onnx"]);
+    let row = &value["rows"][1];
+    assert_eq!((&row["first"]["dtype"], &row["second"]["dtype"]), (&json!("float32"), &json!("float16")));
+    assert!(row["max_abs"].as_f64().unwrap() > 0. && row["verdict"] == "match", "{row}");
+    assert!(value["models"][1]["notes"][0].as_str().unwrap().contains("cast from float32 to float16"), "{value}");
+    let said = align(folder.path(), &["a.onnx", "a.onnx", "--size", "bacth=3"]);
+    assert!(said.code == 2 && said.err.contains("did you mean \"batch\"?"), "{}", said.err);
+}
+
+#[test]
+fn inputs_of_other_names_are_matched_by_dtype_and_shape_and_ambiguity_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let two = |a: &str, b: &str| GraphProto {
+        input: vec![info(a, DType::F32, &[2]), info(b, DType::F32, &[2])],
+        output: vec![info("y", DType::F32, &[2])],
+        node: vec![node("Sub", &[a, b], &["y"])],
+        ..Default::default()
+    };
+    put(folder.path(), "a.onnx", two("p", "q"));
+    put(folder.path(), "b.onnx", two("s", "t"));
+    let value = json(folder.path(), &["a.onnx", "b.onnx"]);
+    assert_eq!(symbols(&value), "====");
+    let note = value["models"][1]["notes"][0].as_str().unwrap();
+    assert!(note.contains("input \"s\" is fed with \"p\", ambiguous: 2 tensors and 2 inputs"), "{note}");
+    // A weight of the one is an input of the other.
+    put(folder.path(), "c.onnx", sums("", &[3., 4.]));
+    let mut fed = sums("", &[3., 4.]);
+    fed.input.push(info("w", DType::F32, &[2]));
+    fed.initializer.clear();
+    put(folder.path(), "d.onnx", fed);
+    let value = json(folder.path(), &["d.onnx", "c.onnx", "--seed", "3"]);
+    assert!(value["models"][0]["notes"][0].as_str().unwrap().contains("c.onnx's initializer"), "{value}");
+    assert_eq!(value["rows"].as_array().unwrap().last().unwrap()["symbol"], "=");
+}
+
+#[test]
+fn feeds_come_from_files_of_every_kind() {
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "a.onnx", sums("", &[3., 4.]));
+    let x = tensor_proto("x", &floats(&[1., 2.]).view()).encode_to_vec();
+    fs::write(folder.path().join("x.pb"), &x).unwrap();
+    data_set(&folder.path().join("model/test_data_set_0"), &[("", floats(&[1., 2.]))]);
+    fs::copy(folder.path().join("a.onnx"), folder.path().join("model/model.onnx")).unwrap();
+    let header = br#"{"__metadata__":{"a":"b"},"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+    let bytes = [1_f32, 2.].map(f32::to_le_bytes).concat();
+    let safe = [&(header.len() as u64).to_le_bytes()[..], header, &bytes].concat();
+    fs::write(folder.path().join("x.safetensors"), &safe).unwrap();
+    for feeds in ["x.pb", "model", "model/test_data_set_0", "x.safetensors"] {
+        let value = json(folder.path(), &["model", "a.onnx", "--feeds", feeds]);
+        assert_eq!(value["rows"][1]["first"]["signature"], "BCAA", "{feeds}: {value}");
+        assert_eq!(symbols(&value), "=====", "{feeds}");
+    }
+    let value = json(folder.path(), &["a.onnx", "a.onnx", "--feeds", "x.pb", "--feeds", "model"]);
+    assert_eq!(value["feeds"], "x.pb, model");
+    fs::write(folder.path().join("cut.safetensors"), &safe[..safe.len() - 1]).unwrap();
+    fs::write(folder.path().join("no.npz"), b"PK").unwrap();
+    data_set(&folder.path().join("other"), &[("z", floats(&[1., 2., 3.]))]);
+    for (feeds, expected) in [
+        ("cut.safetensors", "cut.safetensors: x: its bytes are not in the file"),
+        ("no.npz", "no.npz: no zip"),
+        ("other", "input \"x\" float32[2]: no tensor of the feeds has its name"),
+        ("a.onnx", "expected a folder of input_<i>.pb, .npz"),
+        ("nowhere", "nowhere: cannot read"),
+    ] {
+        let said = align(folder.path(), &["a.onnx", "a.onnx", "--feeds", feeds]);
+        assert!(said.code == 2 && said.err.contains(expected), "{feeds}: {}{}", said.out, said.err);
+    }
+}
+
+/// Functions of the model, a branch, data beside the model.
+#[test]
+fn functions_bodies_and_external_data_are_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let branch = |op: &str| GraphProto {
+        name: Some(op.into()),
+        node: vec![node(op, &["called"], &["inner"])],
+        output: vec![info("inner", DType::F32, &[2])],
+        ..Default::default()
+    };
+    let mut choice = node("If", &["condition"], &["y"]);
+    choice.attribute = [("then_branch", "Abs"), ("else_branch", "Neg")]
+        .map(|(name, op)| AttributeProto {
+            name: Some(name.into()),
+            r#type: Some(AttributeType::Graph as i32),
+            g: Some(branch(op)),
+            ..Default::default()
+        })
+        .into();
+    let call = NodeProto { domain: Some("local".into()), ..node("Twice", &["hidden"], &["called"]) };
+    let mut graph = sums("", &[3., 4.]);
+    graph.node = vec![node("Add", &["x", "w"], &["hidden"]), call, choice];
+    graph.input.push(info("condition", DType::Bool, &[]));
+    let entry = |key: &str, value: &str| StringStringEntryProto { key: Some(key.into()), value: Some(value.into()) };
+    graph.initializer[0].raw_data = None::<Bytes>;
+    graph.initializer[0].data_location = Some(1);
+    graph.initializer[0].external_data = vec![entry("location", "w.bin")];
+    fs::write(folder.path().join("w.bin"), [3_f32, 4.].map(f32::to_le_bytes).concat()).unwrap();
+    let function = FunctionProto {
+        name: Some("Twice".into()),
+        domain: Some("local".into()),
+        input: vec!["a".into()],
+        output: vec!["b".into()],
+        node: vec![node("Abs", &["a"], &["t"]), node("Add", &["t", "t"], &["b"])],
+        opset_import: vec![OperatorSetIdProto { domain: None, version: Some(18) }],
+        ..Default::default()
+    };
+    let model = ModelProto { functions: vec![function], ..model(graph) };
+    fs::write(folder.path().join("a.onnx"), model.encode_to_vec()).unwrap();
+    let value = json(folder.path(), &["a.onnx", "a.onnx"]);
+    let ops: Vec<_> = value["rows"].as_array().unwrap().iter().map(|row| row["first"]["op_type"].clone()).collect();
+    assert_eq!(ops, ["", "", "", "Add", "Abs", "Add", "If", ""]);
+    assert_eq!((symbols(&value).as_str(), value["summary"]["matched"].as_u64()), ("========", Some(8)));
+    fs::remove_file(folder.path().join("w.bin")).unwrap();
+    let said = align(folder.path(), &["a.onnx", "a.onnx"]);
+    assert!(said.code == 2 && said.err.contains("w.bin"), "{}", said.err);
+}
+
+#[test]
+fn a_model_that_fails_half_way_is_aligned_up_to_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut graph = sums("", &[3., 4.]);
+    graph.node.push(node("Reshape", &["hidden", "five"], &["shaped"]));
+    graph.node.push(node("Neg", &["shaped"], &["after"]));
+    let five = TensorBuf::new(TensorDesc::new(DType::I64, [1]).unwrap(), 5_i64.to_le_bytes().to_vec()).unwrap();
+    graph.initializer.push(tensor_proto("five", &five.view()));
+    put(folder.path(), "fails.onnx", graph);
+    put(folder.path(), "whole.onnx", sums("", &[3., 4.]));
+    let said = align(folder.path(), &["whole.onnx", "fails.onnx", "--all"]);
+    assert_eq!(said.code, 2, "{}{}", said.out, said.err);
+    assert!(said.out.contains("model 2 ends at node \"shaped\" (Reshape): "), "{}", said.out);
+    let value = json(folder.path(), &["whole.onnx", "fails.onnx"]);
+    assert_eq!(symbols(&value), "=+===-", "what ran is there: {}", value["text"]);
+    // What no runtime has.
+    let mut graph = sums("", &[3., 4.]);
+    graph.node.push(NodeProto { domain: Some("nowhere".into()), ..node("Nothing", &["y"], &["z"]) });
+    put(folder.path(), "unknown.onnx", graph);
+    let said = align(folder.path(), &["unknown.onnx", "whole.onnx"]);
+    assert!(said.code == 2 && said.out.contains("model 1 ends at node \"z\" (Nothing): "), "{}{}", said.out, said.err);
+}
+
+#[test]
+fn values_that_are_no_tensors_of_torchs_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut graph = sums("", &[3., 4.]);
+    graph.node.push(node("SequenceConstruct", &["hidden", "y"], &["list"]));
+    graph.node.push(node("ConcatFromSequence", &["list"], &["joined"]));
+    graph.node[3].attribute = vec![AttributeProto {
+        name: Some("axis".into()),
+        r#type: Some(AttributeType::Int as i32),
+        i: Some(0),
+        ..Default::default()
+    }];
+    put(folder.path(), "a.onnx", graph);
+    let value = json(folder.path(), &["a.onnx", "a.onnx"]);
+    assert_eq!(symbols(&value), "=======", "{}", value["text"]);
+    assert!(value["models"][0]["trace"]["not_shown"][0].as_str().unwrap().starts_with("\"list\": "), "{value}");
+    assert_eq!(
+        (&value["rows"][4]["verdict"], &value["rows"][4]["first"]["signature"]),
+        (&json!("not_compared"), &json!("????"))
+    );
+    assert_eq!(align(folder.path(), &["a.onnx", "a.onnx"]).code, 3);
+}
+
+#[test]
+fn names_of_a_stranger_are_text() {
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "a.onnx", sums("\u{1b}[2J\n999 = | \u{202e}", &[3., 4.]));
+    for args in [&["--all"][..], &["--csv"], &["--json"]] {
+        let said = align(folder.path(), &[&["a.onnx", "a.onnx"], args].concat());
+        assert_eq!(said.code, 0, "{}", said.err);
+        assert!(!said.out.contains(['\u{1b}', '\u{202e}']) && !said.out.contains("\n999"), "{}", said.out);
+    }
+}
+
+/// The operator of the test's tries it.
+#[test]
+fn a_model_loads_no_library_by_itself_and_reaches_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.onnx"), common::attempts(3)).unwrap();
+    data_set(&folder.path().join("set"), &[("x", floats(&[1., 2., 3.]))]);
+    let said = align(folder.path(), &["a.onnx", "a.onnx", "--feeds", "set"]);
+    assert!(said.code == 2 && said.out.contains("(Attempt)"), "{}{}", said.out, said.err);
+    let custom = common::custom_ops().path;
+    let asked = ["a.onnx", "a.onnx", "--feeds", "set", "--custom-op-library", custom.to_str().unwrap()];
+    let walled = json(folder.path(), &asked);
+    let free = json(folder.path(), &[&asked[..], &["--no-confine"]].concat());
+    assert_ne!(walled["rows"][1]["first"]["signature"], free["rows"][1]["first"]["signature"], "{walled}");
+    // An operator that crashes.
+    fs::write(folder.path().join("b.onnx"), common::attempts(1)).unwrap();
+    data_set(&folder.path().join("crash"), &[("x", floats(&[99.]))]);
+    let said = align(folder.path(), &[&["b.onnx", "b.onnx", "--feeds", "crash"], &asked[4..]].concat());
+    assert!(said.code == 2 && said.err.contains("(signal 11, SIGSEGV) while it ran b.onnx; another"), "{}", said.err);
+}
+
+#[test]
+fn a_row_fits_the_width_or_is_of_two_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "a.onnx", sums(&"long_name_".repeat(20), &[3., 4.]));
+    for columns in [70, 120, 160] {
+        let mut command = program(folder.path(), &["align", "a.onnx", "a.onnx", "--all", "--onnxruntime"]);
+        let said = Said::from(command.arg(common::library()).env("COLUMNS", columns.to_string()).output().unwrap());
+        let rows: Vec<_> = said.out.lines().filter(|line| line.contains(" | ")).collect();
+        assert!(rows.iter().all(|line| line.chars().count() <= columns), "{}", said.out);
+        assert_eq!(rows.len(), if columns < 120 { 15 } else { 5 }, "{}", said.out);
+    }
+}
+
+#[test]
+fn what_does_not_fit_together_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "a.onnx", sums("", &[3., 4.]));
+    for (args, expected) in [
+        (&["a.onnx"][..], "MODEL2"),
+        (&["a.onnx", "b.onnx"], "b.onnx"),
+        (&["a.onnx", "a.onnx", "--size", "n"], "NAME=N"),
+        (&["a.onnx", "a.onnx", "--feeds", "x", "--seed", "1"], "cannot be used with"),
+        (&["a.onnx", "a.onnx", "--json", "--csv"], "cannot be used with"),
+        (&["a.onnx", "a.onnx", "--provider", "NoneExecutionProvider"], "NoneExecutionProvider"),
+        (&["a.onnx", "a.onnx", "--custom-op-library", "nowhere.so"], "nowhere.so"),
+    ] {
+        let said = align(folder.path(), args);
+        assert!(
+            said.code == 2 && (said.err.clone() + &said.out).contains(expected),
+            "{args:?}: {}{}",
+            said.out,
+            said.err
+        );
+    }
+    let said = dumping::piped(folder.path(), &["apart", "align", "a.onnx", "a.onnx"]);
+    assert_eq!(said.code, 2, "{}", said.err);
+}

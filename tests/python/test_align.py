@@ -1,0 +1,190 @@
+"""Two models beside each other: `rust_ort.align`."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+import torch
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+import rust_ort
+from rust_ort.errors import ClientError, OptionError
+
+FLOAT = TensorProto.FLOAT
+
+
+def make_summary(value: NDArray[Any]) -> str:
+    """The four letters as onnx-array-api defines them."""
+    flat = value.reshape(-1).astype(np.float64)
+    if flat.size <= 4:
+        sums = np.zeros(4)
+        sums[: flat.size] = flat
+    else:
+        padded = np.zeros(flat.size + -flat.size % 4)
+        padded[: flat.size] = flat
+        sums = padded.reshape((4, -1)).sum(axis=1)
+    return "".join(chr(65 + int(v) % 26) if abs(v) < 1e10 else "?" for v in sums)
+
+
+def values() -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(0)
+    found: dict[str, NDArray[Any]] = {}
+    for size in (0, 1, 3, 4, 5, 7, 31, 33, 129, 1000, 4099, 70_001):
+        found[f"f32_{size}"] = (rng.normal(size=size) * 100).astype(np.float32)
+        found[f"f64_{size}"] = rng.normal(size=size) * 1000
+        found[f"f16_{size}"] = rng.normal(size=size).astype(np.float16)
+        found[f"bf16_{size}"] = rng.normal(size=size).astype(ml_dtypes.bfloat16)
+        found[f"i64_{size}"] = rng.integers(-(2**40), 2**40, size=size)
+        found[f"i8_{size}"] = rng.integers(-128, 128, size=size).astype(np.int8)
+        found[f"u8_{size}"] = rng.integers(0, 256, size=size).astype(np.uint8)
+        found[f"bool_{size}"] = rng.random(size) < 0.5
+    found["scalar"] = np.array(-2.5, dtype=np.float32)
+    found["empty"] = np.zeros((3, 0, 2), dtype=np.float32)
+    found["nan"] = np.array([1, np.nan, 3, 4, 5, 6, 7, 8, 9], dtype=np.float32)
+    found["infinite"] = np.array([np.inf, 1, -np.inf, 2, np.inf, -np.inf, 3, 4], dtype=np.float32)
+    found["large"] = np.array([1e10, 9.9e9, -1e10, -9.9e9])
+    found["edges"] = np.array([2**63 - 1, -(2**63), 0, 1, 2**53 + 1], dtype=np.int64)
+    return found
+
+
+def identity(name: str, dtype: int, shape: list[int | str], op: str = "Identity") -> onnx.ModelProto:
+    graph = helper.make_graph(
+        [helper.make_node(op, [name], ["y"])],
+        "g",
+        [helper.make_tensor_value_info(name, dtype, shape)],
+        [helper.make_tensor_value_info("y", dtype, shape)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def test_letters_are_those_of_numpy() -> None:
+    given = values()
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["scalar"], ["y"])],
+        "g",
+        [],
+        [helper.make_tensor_value_info("y", FLOAT, [])],
+        [numpy_helper.from_array(value, name) for name, value in given.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    found = rust_ort.align(model, model)
+    letters = {
+        row["first"]["name"]: row["first"]["signature"] for row in found.rows if row["first"]["kind"] == "initializer"
+    }
+    with np.errstate(invalid="ignore"):
+        assert letters == {name: make_summary(value) for name, value in given.items()}
+    assert not found.differing and not found.errors
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "npz", "compressed", "pair"])
+def test_feeds_are_arrays_tensors_and_files(kind: str, tmp_path: Path) -> None:
+    x: Any = np.arange(6, dtype=np.float32).reshape(2, 3)
+    model = identity("x", FLOAT, ["n", 3], "Neg")
+    feeds: Any = {"x": x}
+    if kind == "torch":
+        feeds = {"x": torch.from_numpy(x).t().contiguous().t()}
+    elif kind in ("npz", "compressed"):
+        feeds = tmp_path / "x.npz"
+        (np.savez if kind == "npz" else np.savez_compressed)(feeds, x=np.asfortranarray(x))
+    elif kind == "pair":
+        feeds = ({"x": x}, {"other": torch.from_numpy(x)})
+    found = rust_ort.align(model, model, feeds=feeds)
+    assert [row["symbol"] for row in found.rows] == ["=", "=", "="]
+    assert found.rows[0]["first"]["signature"] == make_summary(x)
+    assert found.rows[1]["first"]["signature"] == make_summary(-x)
+    assert "003 = | OUTPUT float32  2:2x3 " in str(found)
+
+
+def test_a_damaged_npz_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    np.savez_compressed(path, x=np.arange(300, dtype=np.float32).reshape(100, 3))
+    whole = path.read_bytes()
+    model = identity("x", FLOAT, ["n", 3])
+    assert not rust_ort.align(model, model, feeds=path).differing
+    for at in range(40, len(whole), 97):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x5A]) + whole[at + 1 :])
+        try:
+            found = rust_ort.align(model, model, feeds=path)
+        except ClientError as error:
+            assert "x.npz" in str(error) or "input" in str(error), at
+        else:
+            assert found.rows[0]["first"]["signature"] == make_summary(np.arange(300)), at
+    path.write_bytes(whole[:-30])
+    with pytest.raises(ClientError, match="no zip"):
+        rust_ort.align(model, model, feeds=path)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64])
+def test_tensors_of_every_dtype_are_fed_as_they_are(dtype: torch.dtype) -> None:
+    tensor = torch.tensor([[1, 0, 1], [0, 1, 1]]).to(dtype)
+    code = {torch.bfloat16: 16, torch.float16: 10, torch.int64: 7, torch.bool: 9, torch.complex64: 14}[dtype]
+    model = identity("x", code, [2, 3])
+    found = rust_ort.align(model, model, feeds={"x": tensor})
+    assert found.rows[0]["first"]["dtype"] == str(dtype).removeprefix("torch.")
+    if dtype.is_complex:
+        assert "Identity" in found.errors[0], "ONNX Runtime has no kernel: what ran up to there is told"
+    else:
+        assert found.summary["matched"] == 3
+
+
+def test_differences_are_those_of_numpy() -> None:
+    x = np.random.default_rng(1).normal(size=(5, 7)).astype(np.float32)
+    found = rust_ort.align(identity("x", FLOAT, [5, 7], "Tanh"), identity("x", FLOAT, [5, 7], "Sin"), feeds={"x": x})
+    row = found.differing[0]
+    one, other = np.tanh(x.astype(np.float64)), np.sin(x.astype(np.float64))
+    assert (row["symbol"], row["first"]["op_type"], row["second"]["op_type"]) == ("~", "Tanh", "Sin")
+    assert row["max_abs"] == pytest.approx(np.abs(one - other).max(), rel=1e-4)
+    assert row["max_rel_to_max"] == pytest.approx(np.abs(one - other).max() / np.abs(one).max(), rel=1e-4)
+
+
+def test_a_model_that_fails_is_aligned_up_to_there() -> None:
+    model = identity("x", FLOAT, ["n", 3])
+    broken = identity("x", FLOAT, ["n", 3])
+    broken.graph.node.add(op_type="MatMul", input=["y", "y"], output=["z"])
+    found = rust_ort.align(model, broken, sizes={"n": 2})
+    assert len(found.errors) == 1 and "MatMul" in found.errors[0]
+    assert [row["symbol"] for row in found.rows] == ["=", "=", "-"]
+
+
+def test_an_initializer_that_is_an_input_too_need_not_be_fed() -> None:
+    model = identity("x", FLOAT, [2])
+    model.graph.node[0].op_type = "Add"
+    model.graph.node[0].input.append("w")
+    model.graph.input.append(helper.make_tensor_value_info("w", FLOAT, [2]))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 2], np.float32), "w"))
+    x = np.array([1, 1], np.float32)
+    found = rust_ort.align(model, model, feeds={"x": x, "w": x})
+    assert [row["first"]["signature"] for row in found.rows] == ["BCAA", "BBAA", "CDAA", "CDAA"]
+    assert found.models[0]["notes"] == ['no input takes "w"']
+
+
+def test_what_does_not_fit_is_an_error() -> None:
+    model = identity("x", FLOAT, ["n", 3])
+    for arguments, expected in [
+        ({"feeds": {"x": np.zeros((2, 2), np.float32)}}, "expected float32"),
+        ({"feeds": {"x": object()}}, "feeds"),
+        ({"feeds": 3}, "expected {input: tensor} or a path"),
+        ({"feeds": ({}, {}, {})}, "expected one or a pair"),
+        ({"feeds": {}, "sizes": {"n": 2}}, "got both"),
+        ({"sizes": {"m": 2}}, "no input of either model"),
+    ]:
+        with pytest.raises(ClientError, match=expected):
+            rust_ort.align(model, model, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="tolerance"):
+        rust_ort.align(model, model, tolerance={"rel": 1})
+    with pytest.raises(ClientError, match="ModelProto or a path"):
+        rust_ort.align(3, model)
+    with pytest.raises(ClientError, match=r"nowhere\.onnx"):
+        rust_ort.align("nowhere.onnx", model)
+
+
+def test_the_module_is_the_function_and_is_pickled() -> None:
+    assert pickle.loads(pickle.dumps(rust_ort.align)) is rust_ort.align
+    assert {"align", "Alignment"} <= set(dir(rust_ort))
