@@ -80,7 +80,7 @@ def to_onnx(
     plain: Any = getattr(model, "_orig_mod", None) or getattr(model, "_torchdynamo_orig_callable", model)
     with one_at_a_time(), rng_kept(), _same_members(plain):
         copies = Copies(plain)
-        args, kwargs = copies.of(args), copies.of(kwargs)
+        args, kwargs = _apart(plain, copies.of(args), copies.of(kwargs))
         given = _bound(plain, args, kwargs)
         sizes = dynamic_sizes(dynamic_shapes, given)
         leaves = _tensors(given)  # before the call: a cache among the arguments holds others afterwards
@@ -123,10 +123,30 @@ def _checked_path(path: object) -> Path | None:
         return None
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise OptionError(f"to_onnx path: expected the path of a file, or None, got {arguments.shown(path)}")
-    target = Path(os.fsdecode(path))
-    if target.is_dir() or not target.parent.is_dir():
+    target = Path(os.path.realpath(os.fsdecode(path)))  # a link stays, and leads to what is written
+    if not target.parent.is_dir() or (target.exists() and not target.is_file()):
         raise OptionError(f"to_onnx path {str(target)!r}: expected a file in a folder that is there")
     return target
+
+
+def _apart(model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments, each tensor of them an object of its own, and none of the model's: torch would take two that are one
+    for one input, and the other one's name would be nobody's."""
+    members = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
+    met = {id(tensor) for tensor in members}
+
+    def own(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if id(leaf) in met:
+            leaf = leaf.detach().clone()
+        met.add(id(leaf))
+        kept.append(leaf)
+        return leaf
+
+    kept: list[Tensor] = []  # alive, so that no address is met twice
+    made: tuple[Any, Any] = pytree.tree_map(own, (args, kwargs))
+    return made
 
 
 def _bound(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -349,9 +369,9 @@ def _size_names(
         if re.fullmatch(r"s\d+", expression):
             found.setdefault(expression, f"{_identifier(size.where)}_{size.axis}")
     for size, expression in expressions:
-        if expression.isdigit() and size.strict:
+        if size.strict and (pinned := _pinned(size, expression, assumed)):
             raise OptionError(
-                f"to_onnx dynamic_shapes: {size} is to be dynamic, but the program fixes it at {expression}; take "
+                f"to_onnx dynamic_shapes: {size} is to be dynamic, but the program fixes it at {pinned}; take "
                 f"it out, or leave it open with torch.export.Dim.AUTO{_reasons(assumed)}",
                 code="FIXED_SIZE",
             )
@@ -365,6 +385,15 @@ def _size_names(
                 code="FIXED_SIZE",
             )
     return found
+
+
+def _pinned(size: DynamicSize, expression: str, assumed: Mapping[str, str]) -> str:
+    """The number that the program fixes a size at, in its expression or by what torch assumed; "" where it fixes none."""
+    if expression.isdigit():
+        return expression
+    fixed = re.compile(rf"{re.escape(_identifier(size.where))}\.shape\[{size.axis}\] == (\d+)")
+    found = (fixed.fullmatch(line) for line in assumed)
+    return next((match[1] for match in found if match), "")
 
 
 def _one_size(assumed: Mapping[str, str], one: DynamicSize, other: DynamicSize) -> OptionError:

@@ -105,7 +105,7 @@ def capture(
     # Else torch fixes them, as torch.export does under Dim.AUTO.
     small = any(size.strict and size.tensor.shape[size.axis] < LEAST_TRACED for size in sizes)
     compiled, _ = torch_private.compiled_apart(model, backend=backend, region=None, fullgraph=True, dynamic=False)
-    with torch.no_grad(), torch_private.small_sizes_as_any(small), _named_breaks(small):
+    with torch.no_grad(), _without_choices(), torch_private.small_sizes_as_any(small), _named_breaks(small):
         try:
             result = compiled(*args, **kwargs)
         except _NotCaptured:
@@ -120,6 +120,14 @@ def capture(
         )
     captured.result = result
     return captured
+
+
+@contextlib.contextmanager
+def _without_choices() -> Iterator[None]:
+    """Inside, eager does not choose among libraries for a convolution: by its batch, which would be bounded by 16, and the
+    bound says nothing of the model."""
+    with torch.backends.nnpack.flags(enabled=False), torch.backends.mkldnn.flags(enabled=False):
+        yield
 
 
 @contextlib.contextmanager

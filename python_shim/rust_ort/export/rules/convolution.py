@@ -93,7 +93,9 @@ def convolution_backward(
         zeros = [input.new_zeros(tensor.shape) if wanted else None
                  for tensor, wanted in zip((input, weight), output_mask, strict=False)]  # fmt: skip
         return *zeros, grad_bias
-    stride, padding, dilation = (_numbers(sizes, spatial) for sizes in (stride, padding, dilation))
+    stride, padding, dilation, outer = (
+        _numbers(sizes, spatial) for sizes in (stride, padding, dilation, output_padding)
+    )
     groups = int(groups)
     grad_input = grad_weight = None
     if output_mask[0] and transposed:
@@ -105,7 +107,7 @@ def convolution_backward(
         grad_input = _grad_input(grad_output, input, weight, stride, padding, dilation, groups)
     if output_mask[1] and weight_stays:
         grad_weight = aten.convolution_backward(
-            grad_output, input, weight, None, stride, padding, dilation, transposed, [0] * spatial, groups, OF_WEIGHT
+            grad_output, input, weight, None, stride, padding, dilation, transposed, outer, groups, OF_WEIGHT
         )[1]
     elif output_mask[1]:
         grad_weight = _grad_weight(read, produced, weight, stride, padding, dilation, groups)
@@ -146,7 +148,9 @@ def convolution_backward_weight(
     kernel = list(weight.shape[2:])
     spatial = len(kernel)
     swapped = [1, 0, *range(2, 2 + spatial)]
-    if groups > 1 and weight.shape[0] == groups and weight.shape[1] == 1 and spatial < 3:
+    # Of float64 ONNX Runtime has products alone.
+    is_float = weight.dtype != ir.DataType.DOUBLE
+    if is_float and groups > 1 and weight.shape[0] == groups and weight.shape[1] == 1 and spatial < 3:
         made = _of_channels(read, produced, weight, stride, padding, dilation, swapped)
         return *unread(1), op.Cast(made, to=weight.dtype) if is_half else made, *unread(1)
     patches = op.Transpose(read, perm=swapped)
