@@ -130,8 +130,8 @@ def _checked_path(path: object) -> Path | None:
 
 
 def _apart(model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments, each tensor of them an object of its own, and none of the model's: torch would take two that are one
-    for one input, and the other one's name would be nobody's."""
+    """The arguments, each tensor of them an object of its own, and none of the model's: torch would take two that are
+    one for one input, and the other one's name would be nobody's."""
     members = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
     met = {id(tensor) for tensor in members}
 
@@ -388,7 +388,8 @@ def _size_names(
 
 
 def _pinned(size: DynamicSize, expression: str, assumed: Mapping[str, str]) -> str:
-    """The number that the program fixes a size at, in its expression or by what torch assumed; "" where it fixes none."""
+    """The number that the program fixes a size at, in its expression or by what torch assumed; "" where there is
+    none."""
     if expression.isdigit():
         return expression
     fixed = re.compile(rf"{re.escape(_identifier(size.where))}\.shape\[{size.axis}\] == (\d+)")

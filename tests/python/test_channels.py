@@ -66,6 +66,24 @@ def test_a_depthwise_convolution_and_its_gradients_are_ours(
     assert passes(tmp_path / "depthwise").get("channel-convolutions") == 3
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Conv2d(4, 4, 3, stride=2, groups=4),
+        lambda: nn.ConvTranspose2d(4, 4, 3, stride=2, padding=1, output_padding=1, groups=4),
+    ],
+    ids=["plain", "transposed"],
+)
+def test_of_float64_every_node_runs_on_onnxruntime(make: Callable[[], nn.Module], daemon: Daemon) -> None:
+    module, x = make().double(), torch.randn(2, 4, 7, 6).double()
+    torch._dynamo.reset()
+    known = len(rust_ort.graphs())
+    found = step(module, torch.compile(module, backend="rust_ort"), x)
+    for name, tensor in step(module, module, x).items():
+        torch.testing.assert_close(found[name], tensor)
+    assert [info.eager for info in rust_ort.graphs()[known:]] == [[], []]
+
+
 @pytest.mark.parametrize("where", ["weight", "input"])
 @pytest.mark.parametrize("number", [float("inf"), float("nan")])
 def test_what_is_not_finite_reaches_what_it_reaches_in_eager(where: str, number: float, daemon: Daemon) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from pathlib import Path
 from typing import Any
 
@@ -402,3 +403,45 @@ def test_torch_export_takes_two_dynamic_sizes_for_one() -> None:
     first, second = made.plain.partition(" -> ")[0].split(", ")
     assert first == second
     assert broadcast.exported("x * y", "(1,) (1,)").plain == "(1), (1) -> (1)"
+
+
+def test_one_tensor_in_two_places_is_two_inputs() -> None:
+    """As a language model is called: labels=input_ids."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(10, 10))
+
+        def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(self.weight[ids], labels)
+
+    model, ids, labels = Model(), torch.arange(6), torch.arange(6).flip(0)
+    proto = rust_ort.to_onnx(model, ids, ids)
+    assert [value.name for value in proto.graph.input] == ["ids", "labels"]
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    (loss,) = session.run(None, {"ids": ids.numpy(), "labels": labels.numpy()})
+    torch.testing.assert_close(torch.from_numpy(loss), model(ids, labels).detach())
+
+
+def test_a_size_that_torch_pins_at_one_is_no_dynamic_one() -> None:
+    with pytest.raises(rust_ort.OptionError, match=r"x\.shape\[0\] is to be dynamic, but the program fixes it at 1"):
+        rust_ort.to_onnx(lambda x: x * 2, torch.randn(1, 6), dynamic_shapes={"x": {0: "batch"}})
+
+
+def test_a_convolution_bounds_no_batch() -> None:
+    layer, x = nn.Conv2d(3, 4, 3), torch.randn(8, 3, 9, 9)
+    for size in ("batch", torch.export.Dim("batch", max=64)):
+        proto = rust_ort.to_onnx(layer, x, dynamic_shapes={"input": {0: size}})
+        (assumed,) = (entry.value for entry in proto.metadata_props if entry.key == "rust_ort.assumes")
+        assert "15" not in assumed and "16" not in assumed, assumed
+
+
+def test_only_a_file_is_written_and_a_link_leads_to_it(tmp_path: Path) -> None:
+    layer, x = nn.Linear(3, 4), torch.randn(2, 3)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(rust_ort.OptionError, match="expected a file"):
+        rust_ort.to_onnx(layer, x, path=tmp_path / "pipe")
+    (tmp_path / "link.onnx").symlink_to(tmp_path / "model.onnx")
+    rust_ort.to_onnx(layer, x, path=tmp_path / "link.onnx")
+    assert (tmp_path / "link.onnx").is_symlink() and onnx.load(tmp_path / "model.onnx").graph.node

@@ -124,8 +124,8 @@ def capture(
 
 @contextlib.contextmanager
 def _without_choices() -> Iterator[None]:
-    """Inside, eager does not choose among libraries for a convolution: by its batch, which would be bounded by 16, and the
-    bound says nothing of the model."""
+    """Inside, eager does not choose among libraries for a convolution: by its batch, which would be bounded by 16, and
+    the bound says nothing of the model."""
     with torch.backends.nnpack.flags(enabled=False), torch.backends.mkldnn.flags(enabled=False):
         yield
 
