@@ -157,7 +157,9 @@ def _bound(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[s
     except ValueError:  # a builtin, which has no signature
         bound = {f"input_{index}": value for index, value in enumerate(args)} | dict(kwargs)
     except TypeError as error:
-        raise OptionError(f"to_onnx: the model does not take these arguments: {error}") from error
+        is_file = any(isinstance(value, str | os.PathLike) and str(value).endswith(".onnx") for value in args)
+        hint = "; a file to write to is given as path=..." if is_file else ""
+        raise OptionError(f"to_onnx: the model does not take these arguments: {error}{hint}") from error
     kinds = {entry.name: entry.kind for entry in _parameters(function)}
     given: dict[str, Any] = {}
     for name, value in bound.items():

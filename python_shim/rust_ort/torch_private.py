@@ -331,6 +331,15 @@ def small_sizes_as_any(wanted: bool) -> contextlib.AbstractContextManager[Any]:
     return patched
 
 
+def with_recurrent_layers() -> contextlib.AbstractContextManager[Any]:
+    """Inside, Dynamo traces LSTM, GRU and RNN, where it would end the graph at each."""
+    config: Any = find("torch._dynamo.config")
+    if not hasattr(config, "allow_rnn"):
+        return contextlib.nullcontext()
+    patched: contextlib.AbstractContextManager[Any] = config.patch(allow_rnn=True)
+    return patched
+
+
 def graph_break_errors() -> tuple[type[BaseException], ...]:
     """What Dynamo raises where it cannot make one graph of a program; () where it is gone."""
     found = find_or("torch._dynamo.exc.TorchDynamoException", None)

@@ -424,6 +424,14 @@ def test_one_tensor_in_two_places_is_two_inputs() -> None:
     torch.testing.assert_close(torch.from_numpy(loss), model(ids, labels).detach())
 
 
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_recurrent_layer_is_one_graph(layer: type[nn.RNNBase]) -> None:
+    model, x = layer(3, 5, batch_first=True), torch.randn(2, 7, 3)
+    proto = rust_ort.to_onnx(model, x)
+    name = proto.graph.input[0].name
+    assert_eager(proto, {name: x}, [*torch.utils._pytree.tree_leaves(model(x))])
+
+
 def test_a_size_that_torch_pins_at_one_is_no_dynamic_one() -> None:
     with pytest.raises(rust_ort.OptionError, match=r"x\.shape\[0\] is to be dynamic, but the program fixes it at 1"):
         rust_ort.to_onnx(lambda x: x * 2, torch.randn(1, 6), dynamic_shapes={"x": {0: "batch"}})

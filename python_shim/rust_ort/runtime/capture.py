@@ -105,7 +105,8 @@ def capture(
     # Else torch fixes them, as torch.export does under Dim.AUTO.
     small = any(size.strict and size.tensor.shape[size.axis] < LEAST_TRACED for size in sizes)
     compiled, _ = torch_private.compiled_apart(model, backend=backend, region=None, fullgraph=True, dynamic=False)
-    with torch.no_grad(), _without_choices(), torch_private.small_sizes_as_any(small), _named_breaks(small):
+    as_any, recurrent = torch_private.small_sizes_as_any(small), torch_private.with_recurrent_layers()
+    with torch.no_grad(), _without_choices(), as_any, recurrent, _named_breaks(small):
         try:
             result = compiled(*args, **kwargs)
         except _NotCaptured:
