@@ -212,6 +212,12 @@ def _check_writes(model: Any, leaves: Sequence[tuple[str, Tensor]], captured: Ca
     """Errors: ClientError where the graph writes into what it is given."""
     names = _Names(model, leaves, captured)
     written = [names.of_input(position) for position in written_inputs(captured.graph)]
+    if given := [name for name in written if names.is_argument(name)]:
+        raise ClientError(
+            f"to_onnx: the forward writes into {', '.join(given)}, which an ONNX model cannot: have it write into a "
+            "clone() of the argument",
+            code="MUTATION",
+        )
     if written:
         raise _writes(written, model)
 
@@ -259,6 +265,9 @@ class _Names:
         name = parameter_name(source.replace("G[", "L[", 1) if source.startswith("G[") else source)
         name = name if re.fullmatch(r"[\w.]+", name) else _identifier(name)
         return self._constants.setdefault(id(tensor), self._unique(name or "constant"))
+
+    def is_argument(self, name: str) -> bool:
+        return name in self._arguments
 
     def of_input(self, position: int) -> str:
         """An input of Dynamo's graph, in messages."""
