@@ -43,17 +43,22 @@ def leaves(value: Any, name: str = "output") -> Iterator[tuple[str, Any]]:
 
 
 def wrong(eager: Values, candidate: Values, float64: Values, moved: Sequence[Values] = ()) -> list[str]:
-    """What is wrong with a candidate's values; nothing where it is right. float64: of the values that a float64 run
+    """As `faults`, a text each."""
+    return [f"{name}: {why}" for name, why in faults(eager, candidate, float64, moved).items()]
+
+
+def faults(eager: Values, candidate: Values, float64: Values, moved: Sequence[Values] = ()) -> dict[str, str]:
+    """{name: what is wrong} of a candidate's values; {} where they are right. float64: of the values that a float64 run
     has; {} without one. moved: of eager's runs from parameters that were moved by a rounding: eager may be lucky."""
-    said = []
+    found = {}
     for name in [*eager, *(name for name in candidate if name not in eager)]:
         if name not in candidate or name not in eager:
-            said.append(f"{name}: only {'eager' if name in eager else 'the backend'} has it")
+            found[name] = f"only {'eager' if name in eager else 'the backend'} has it"
             continue
         why = _wrong(eager[name], candidate[name], float64.get(name), [one.get(name) for one in moved])
         if why:
-            said.append(f"{name}: {why}")
-    return said
+            found[name] = why
+    return found
 
 
 def _wrong(eager: Any, candidate: Any, float64: Any, moved: Sequence[Any]) -> str:

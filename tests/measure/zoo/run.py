@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import rust_ort
 from measure.zoo import graphnet, tools
-from measure.zoo.judge import MOVED, leaves, wrong
+from measure.zoo.judge import MOVED, faults, leaves, wrong
 from measure.zoo.model import SEED, Call, Model, Subject, default_loss
 from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.observe.verdicts import graph_breaks
@@ -141,8 +141,8 @@ def compared(subject: Subject, *, train: bool, peers: Sequence[str], dynamic: bo
     except Exception as error:
         return {"status": "model_fail_to_load", "why": _words(error)}
     again = Side(subject, _eager, train=train).values()
-    if wrong(reference, again, {}):
-        return {"status": "eager_two_runs_differ", "why": wrong(reference, again, {})[-1]}
+    if differ := wrong(reference, again, {}):
+        return {"status": "eager_two_runs_differ", "why": differ[-1]}
     float64 = _Float64(subject, train=train).values()
     backend = rust_ort.backend()
     made: dict[str, Any] = {"rust_ort": backend, **{peer: peer for peer in peers}}
@@ -193,14 +193,13 @@ def _judged(
     except Exception as error:
         return {"status": "fail_to_run", "why": _words(error)}
     seconds = time.perf_counter() - begin
-    faults = wrong(reference, values, float64)
     seen: dict[str, Any] = {"status": "pass", "first": seconds}
-    if faults:
-        seen["first_look"] = len(faults)
-        names = frozenset(fault.split(": ")[0] for fault in faults)
-        faults = wrong(reference, values, float64, moved(names))
-    if faults:
-        seen |= {"status": "fail_accuracy", "why": f"{len(faults)} of {len(reference)} values: {faults[-1]}"}
+    first = faults(reference, values, float64)
+    if not first:
+        return seen
+    seen["first_look"] = len(first)
+    if left := wrong(reference, values, float64, moved(frozenset(first))):
+        seen |= {"status": "fail_accuracy", "why": f"{len(left)} of {len(reference)} values: {left[-1]}"}
     return seen
 
 
