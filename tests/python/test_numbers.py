@@ -12,6 +12,7 @@ import pytest
 import torch
 from support import together
 from torch import Tensor
+from torch._dynamo.utils import counters
 from torch.nn import functional
 
 import rust_ort
@@ -232,6 +233,24 @@ def test_two_numbers_are_a_tensor_of_rank_0(dynamic: bool) -> None:
         given = torch.ones(shape), torch.tensor(7)
         torch.testing.assert_close(compiled(*given), function(*given), rtol=0, atol=0)
     assert [graph.eager for graph in backend.graphs] == [[]]
+
+
+def test_an_operator_of_numbers_alone_is_a_size() -> None:
+    """torch knows its result, also where the operator comes apart for tensors: transformers' Longformer divides sizes
+    so. Where it did not, AOTAutograd refused the graph, and Dynamo traced it again, shorter."""
+
+    def halved(x: Tensor) -> tuple[Tensor, ...]:
+        rows = torch.div(x.size(1), 4, rounding_mode="trunc")
+        numbers = (torch.true_divide(x.size(1), 3), torch.add(2, 3), rows - 1)
+        return (x.view(x.size(0), rows, 4, x.size(2)) * 2, x * torch.mul(2.5, 3), *numbers)
+
+    torch._dynamo.reset()
+    counters["aot_autograd"].clear()
+    backend, x = rust_ort.backend(), torch.randn(2, 16, 8)
+    torch.testing.assert_close(torch.compile(halved, backend=backend)(x), halved(x), rtol=0, atol=0)
+    assert counters["aot_autograd"] == {"total": 1, "ok": 1}
+    (graph,) = backend.graphs
+    assert not graph.eager and graph.onnxruntime_nodes
 
 
 def test_a_size_beside_a_tensor() -> None:

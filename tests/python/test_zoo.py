@@ -14,7 +14,8 @@ import torch
 from measure.zoo import report
 from measure.zoo.__main__ import Results, Runner, wanted
 from measure.zoo.judge import leaves, wrong
-from measure.zoo.model import default_loss
+from measure.zoo.model import Call, Subject, default_loss
+from measure.zoo.run import Judge, Side
 
 EXACT = torch.linspace(-3.0, 3.0, 1000, dtype=torch.float64)
 EAGER = (EXACT * (1 + 1e-6 * torch.cos(1e3 * EXACT))).float()
@@ -80,6 +81,30 @@ def test_a_value_that_rounding_takes_further_than_eager_shows_is_right() -> None
     given = ({"output": lucky}, {"output": candidate}, {"output": EXACT})
     assert wrong(*given) and not wrong(*given, moved)
     assert wrong({"output": lucky}, {"output": (EXACT * 1.001).float()}, {"output": EXACT}, moved)
+
+
+class ByOneDnn(torch.nn.Module):
+    """A layer that oneDNN gets wrong by a third; compiled, it is what `factor` makes of it."""
+
+    def __init__(self, factor: float | None = None) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (self.factor or (4.0 if torch.backends.mkldnn.enabled else 3.0))
+
+
+@pytest.mark.parametrize(("factor", "status"), [(3.0, "pass"), (4.0, "pass"), (5.0, "fail_accuracy")])
+def test_a_value_as_right_as_torchs_own_kernels_is_right_and_told(factor: float, status: str) -> None:
+    subject = Subject(module=ByOneDnn(), evaluated=Call(args=(EAGER,)), trained=None)
+    judge = Judge(
+        subject=subject, train=False, reference={"output": EAGER * 4}, float64={"output": EXACT * 3}
+    )  # fmt: skip
+    seen = judge.judged(Side(subject, lambda _: ByOneDnn(factor), train=False))
+    assert seen["status"] == status
+    assert [*seen.get("eager_wrong", {})] == (["output"] if factor == 3.0 else [])
+    table = "\n".join(report.eager_wrong({"Model": {"eval": {"status": status, "rust_ort": seen}}}))
+    assert ("| Model | eval | output: " in table) == (factor == 3.0)
 
 
 def test_integers_booleans_and_numbers_are_equal_or_wrong() -> None:

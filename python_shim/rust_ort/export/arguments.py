@@ -61,6 +61,13 @@ def why_eager(
     return kernels.why_refused(operator, given)
 
 
+def is_of_numbers(operator: Any, given: Sequence[Any]) -> bool:
+    """Whether numbers stand in the place of all its tensors, as in `torch.div(n, 2)`. Whole, torch knows the result,
+    which the program may use as a size; of what it comes apart to torch does not. given: all that it is called with."""
+    takes_tensors = any(isinstance(argument.type, torch.TensorType) for argument in operator._schema.arguments)
+    return takes_tensors and not any(isinstance(value, Tensor) or is_symbolic(value) for value in given)
+
+
 def _without_elements(operator: Any, tensors: Sequence[Tensor]) -> str | None:
     if _needs_elements(operator) or _divides_integers(operator, tensors):
         if any(map(has_no_elements, tensors)):

@@ -71,7 +71,7 @@ def _as_declared(operator: Any, function: Callable[..., Any]) -> Callable[..., A
     @functools.wraps(function)
     def keeping(*args: Any, **kwargs: Any) -> Any:
         given = pytree.tree_leaves((args, kwargs))
-        if any(map(_known_at_run_time, given)):
+        if any(map(_known_at_run_time, given)) or arguments.is_of_numbers(operator, given):
             return NotImplemented
         if any(isinstance(value, torch.SymBool) for value in given):  # a guard, as torch's own kernels make of it
             args, kwargs = pytree.tree_map_only(torch.SymBool, bool, (args, kwargs))

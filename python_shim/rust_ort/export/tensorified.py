@@ -1,4 +1,4 @@
-"""Numbers that only a call knows, as tensors of rank 0.
+"""Numbers in the place of tensors, as tensors of rank 0: those that only a call knows, and results of others.
 
 torch makes them of some when the graph is traced already (`tensorify_python_scalars`), and what it adds comes apart
 here as AOTAutograd makes all others. What torch leaves, quotients and roots of sizes above all, is made here."""
@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from rust_ort.export.arguments import is_of_numbers
 from rust_ort.export.partition import give_constants_values
+from rust_ort.export.rules.nodes import draws
 from rust_ort.export.rules.promotion import kernel_dtype
-from rust_ort.torch_private import OpOverload, pytree, traced
+from rust_ort.torch_private import OpOverload, no_modes, pytree, traced
 
 aten = torch.ops.aten
 
@@ -44,7 +46,9 @@ COPIED = ("autograd_backward", "partitioner_tag", "stack_trace", "nn_module_stac
 
 def decompose(gm: fx.GraphModule, table: Callable[[], Mapping[Any, Callable[..., Any]]]) -> None:
     """Puts other nodes in the place of those that torch has added, where the table has a decomposition, and of those
-    beside numbers that only a call knows. table: asked for if there are any."""
+    beside numbers that only a call knows, and a constant in the place of those of numbers alone. table: asked for if
+    there are any."""
+    _give_results_of_numbers(gm)
     late = [node for node in gm.graph.nodes if _is_added(node) or _is_beside_a_number(node)]
     if not late:
         return
@@ -54,6 +58,22 @@ def decompose(gm: fx.GraphModule, table: Callable[[], Mapping[Any, Callable[...,
         if node.target in known or _is_beside_a_number(node):
             _come_apart(gm, node, known)
     gm.recompile()
+
+
+def _give_results_of_numbers(gm: fx.GraphModule) -> None:
+    for node in [node for node in gm.graph.nodes if isinstance(node.target, OpOverload) and _is_of_numbers(node)]:
+        value = node.meta["val"]
+        with no_modes():
+            number = node.target(*node.args, **node.kwargs).item()
+        node.target, node.args = aten.scalar_tensor.default, (number,)
+        node.kwargs = {"dtype": value.dtype, "device": value.device}
+
+
+def _is_of_numbers(node: fx.Node) -> bool:
+    value, given = node.meta.get("val"), pytree.tree_leaves((node.args, node.kwargs))
+    if not isinstance(value, Tensor) or value.dim() or value.is_complex() or draws(node) or node.all_input_nodes:
+        return False
+    return is_of_numbers(node.target, given)
 
 
 def _is_added(node: fx.Node) -> bool:

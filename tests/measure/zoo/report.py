@@ -51,7 +51,8 @@ What is done with each:
 JUDGED = f"""\
 eval, train and dynamic are judged without this project's own comparison, as PyTorch's benchmarks judge: each value may
 be {TIMES:.0f} times as far from float64 as eager is ({FEW_TIMES:.0f} times where it has at most {FEW} numbers), by root
-mean square (where it is further, eager runs from parameters that are moved by a rounding, {MOVED} times: so far),
+mean square (where it is further, eager runs from parameters that are moved by a rounding, {MOVED} times: so far; and
+where it still is, eager runs once more by torch's own kernels, without oneDNN, and the value may be as far from that),
 and {RELATIVE:.0e} of itself and {ABSOLUTE:.0e} more; where the model does not run in float64, ten times
 the last two from eager. Integers and shapes are equal. The words are those of PyTorch's `benchmarks/dynamo`: pass,
 fail_accuracy, fail_to_run, eager_two_runs_differ, model_fail_to_load, timeout, OOM. aot_eager runs beside rust_ort, so
@@ -143,6 +144,7 @@ def markdown(output: Path) -> str:
         _times(found),
         "## What is not right, and why",
         _faults(found),
+        *eager_wrong(found),
         "## What is left to eager",
         "Most models first; nodes of their training step, or of eval where they are not trained.",
         _left(found),
@@ -151,7 +153,8 @@ def markdown(output: Path) -> str:
         f"times below; compile time over {SLOW_COMPILE:.0f} times aot_eager's; first calls over {LONG_FIRST_S:.0f} s.",
         _slow(found),
         "## Models",
-        "Time: of a call, by eager's (aot_eager's by eager's). Compile: first call less a later one, by aot_eager's.",
+        "Time: of a call, by eager's (aot_eager's by eager's). Compile: first call less a later one and less Python's "
+        "full searches for garbage (in whose turn one falls is chance), by aot_eager's.",
         _models(found),
         *(_graphnet(samples) if samples else ()),
     ]
@@ -171,6 +174,21 @@ def _faults(found: Found) -> str:
         for model, task, one in faults(found)
     ]
     return _table(("model", "task", "what", "why"), rows)
+
+
+def eager_wrong(found: Found) -> list[str]:
+    """A section about values that eager has wrong; [] where there are none."""
+    rows = [
+        (model, task, f"{name}: {why}")
+        for task in _tasks(found)
+        for model, one in _of(found, task)
+        for name, why in one.get("rust_ort", {}).get("eager_wrong", {}).items()
+    ]
+    said = (
+        "Values that are away from eager's by oneDNN's kernels, and as right as eager's by torch's own "
+        "(`torch.backends.mkldnn.flags(enabled=False)`): oneDNN is wrong."
+    )
+    return ["## Where eager is wrong", said, _table(("model", "task", "value"), rows)] if rows else []
 
 
 def _graphnet(found: Found) -> list[str]:

@@ -17,6 +17,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 import rust_ort
+from measure.garbage import full_collections
 from measure.zoo import graphnet, tools
 from measure.zoo.judge import MOVED, faults, leaves, wrong
 from measure.zoo.model import SEED, Call, Model, Subject, default_loss
@@ -150,16 +152,12 @@ def compared(subject: Subject, *, train: bool, peers: Sequence[str], dynamic: bo
     result: dict[str, Any] = {"float64": bool(float64)}
     eagers = []
 
-    @functools.cache
-    def moved(names: frozenset[str]) -> list[Values]:
-        runs = (_Moved(subject, train=train, seed=seed).values() for seed in range(MOVED))
-        return [{name: one for name, one in run.items() if name in names} for run in runs]
-
+    judge = Judge(subject=subject, train=train, reference=reference, float64=float64)
     for name in made:
         torch.compiler.reset()
         breaks = graph_breaks()
         side = Side(subject, functools.partial(torch.compile, backend=made[name], dynamic=dynamic or None), train=train)
-        seen = result[name] = _judged(side, reference, float64, moved)
+        seen = result[name] = judge.judged(side)
         seen["breaks"] = sum((graph_breaks() - breaks).values())
         if "first" in seen:
             seen["call"], seconds = _timed(side, eager)
@@ -184,23 +182,55 @@ def _compiled_before(subject: Subject, *, train: bool, dynamic: bool) -> None:
         Side(subject, compiled, train=train).run()
 
 
-def _judged(
-    side: Side, reference: Values, float64: Values, moved: Callable[[frozenset[str]], list[Values]]
-) -> dict[str, Any]:
-    begin = time.perf_counter()
-    try:
-        values = side.values()
-    except Exception as error:
-        return {"status": "fail_to_run", "why": _words(error)}
-    seconds = time.perf_counter() - begin
-    seen: dict[str, Any] = {"status": "pass", "first": seconds}
-    first = faults(reference, values, float64)
-    if not first:
+@dataclass(kw_only=True)
+class Judge:
+    """reference, float64: what eager gives, and what it gives in float64. What else of eager tells right from wrong is
+    run when it is asked for."""
+
+    subject: Subject
+    train: bool
+    reference: Values
+    float64: Values
+
+    def judged(self, side: Side) -> dict[str, Any]:
+        """What a first call of a backend gave, and how long it took but for Python's full searches for garbage: they go
+        over all objects of the process, and in whose turn one falls is chance."""
+        begin = time.perf_counter()
+        try:
+            with full_collections() as collecting:
+                values = side.values()
+        except Exception as error:
+            return {"status": "fail_to_run", "why": _words(error)}
+        seen: dict[str, Any] = {"status": "pass", "first": time.perf_counter() - begin - collecting.seconds}
+        first = faults(self.reference, values, self.float64)
+        if not first:
+            return seen
+        seen["first_look"] = len(first)
+        left = faults(self.reference, values, self.float64, self._moved(frozenset(first)))
+        if left:
+            right = left.keys() - faults(self._by_torch, values, self.float64)
+            if right:
+                seen["eager_wrong"] = {name: left.pop(name) for name in sorted(right)}
+        if left:
+            *_, (name, why) = left.items()
+            seen |= {"status": "fail_accuracy", "why": f"{len(left)} of {len(self.reference)} values: {name}: {why}"}
         return seen
-    seen["first_look"] = len(first)
-    if left := wrong(reference, values, float64, moved(frozenset(first))):
-        seen |= {"status": "fail_accuracy", "why": f"{len(left)} of {len(reference)} values: {left[-1]}"}
-    return seen
+
+    def _moved(self, names: frozenset[str]) -> list[Values]:
+        if names not in self._runs:
+            runs = (_Moved(self.subject, train=self.train, seed=seed).values() for seed in range(MOVED))
+            self._runs[names] = [{name: one for name, one in run.items() if name in names} for run in runs]
+        return self._runs[names]
+
+    @functools.cached_property
+    def _runs(self) -> dict[frozenset[str], list[Values]]:
+        return {}
+
+    @functools.cached_property
+    def _by_torch(self) -> Values:
+        """What eager gives by torch's own kernels, in the place of oneDNN's."""
+        with torch.backends.mkldnn.flags(enabled=False):
+            return Side(self.subject, _eager, train=self.train).values()
 
 
 def _timed(*sides: Side) -> list[float]:
