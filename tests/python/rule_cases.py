@@ -501,7 +501,8 @@ WITHOUT_CASE: dict[str, str] = {
         "where eager overflows: test_extremes.py",
     ),
     **dict.fromkeys(
-        ["aten.slice_backward.default", "aten.select_backward.default"], "right without it, and slow: test_slices.py"
+        ["aten.slice_backward.default", "aten.select_backward.default", "aten.unfold_backward.default"],
+        "right without it, and slow: test_slices.py",
     ),
     "aten.mv.default": "right without it, and slow: test_vectors.py",
     "aten.trunc.default": "the sign of zero: test_extremes.py",

@@ -58,3 +58,38 @@ def _between_zeros(tensor: Tensor, dim: int, before: int, after: int) -> Tensor 
     behind = tensor.dim() - 1 - dim % tensor.dim()
     padded: Tensor = aten.constant_pad_nd.default(tensor.contiguous(), [0, 0] * behind + [before, after])
     return padded
+
+
+MOST_SHIFTS = 32
+"""Additions of whole tensors; of more, one addition by an index is faster."""
+
+
+@decomposed(
+    "aten.unfold_backward.default", why="torch adds by an index, once for each element of a window", upstream="torch"
+)
+def unfold_backward(grad: Tensor, input_sizes: list[int], dim: int, size: int, step: int) -> Any:
+    """Sums of overlapping windows: each is cut into pieces of `step`, and pieces of one place in theirs lie side by
+    side. An element's windows are added from the first to the last, as torch's kernel adds them."""
+    if not input_sizes:
+        return NotImplemented
+    axis = dim % len(input_sizes)
+    shifts = -(-size // step)
+    if shifts > MOST_SHIFTS:
+        return _added_by_index(grad, input_sizes, axis, size, step)
+    pieces = aten.constant_pad_nd.default(grad, [0, shifts * step - size]).unflatten(-1, (shifts, step))
+    whole = None
+    for shift in reversed(range(shifts)):
+        side_by_side = pieces.select(-2, shift).movedim(-1, axis + 1).flatten(axis, axis + 1)
+        # A step of zeros more, which the tensor's last elements are where no window reaches them.
+        around = [0, 0] * (len(input_sizes) - 1 - axis) + [shift * step, (shifts - shift) * step]
+        placed = aten.constant_pad_nd.default(side_by_side, around)
+        whole = placed if whole is None else whole + placed
+    assert whole is not None, "a window has elements"
+    return whole.narrow(axis, 0, input_sizes[axis])
+
+
+def _added_by_index(grad: Tensor, input_sizes: list[int], axis: int, size: int, step: int) -> Tensor:
+    begins = torch.arange(grad.shape[axis], device=grad.device) * step
+    places = (begins.unsqueeze(-1) + torch.arange(size, device=grad.device)).flatten()
+    rows = grad.movedim(-1, axis + 1).flatten(axis, axis + 1)
+    return grad.new_zeros(input_sizes).index_add(axis, places, rows)
