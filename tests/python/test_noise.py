@@ -13,6 +13,8 @@ from torch import Tensor, fx, nn
 
 import rust_ort
 from rust_ort.errors import OptionError
+from rust_ort.link.specs import Verdict
+from rust_ort.observe.spread import spreads
 from rust_ort.observe.wide import DRAWN, EXACT, NoFloat64, Unknown, Wide, WideGraph, in_float64
 
 aten = torch.ops.aten
@@ -286,3 +288,20 @@ def test_an_elements_rounding_is_not_measured_by_another_that_is_huge(fill: floa
         options = {"compare": "nodes", "transforms": transforms}
         report = rust_ort.compare(torch.mul, x, y, options=options)
         assert (report.first_wrong_node and report.first_wrong_node[1].name) == wrong, report
+
+
+def test_what_float16_has_as_zero_is_moved_by_its_least_step() -> None:
+    """A gradient without a scaled loss: eager rounds each summand to zero, and another kernel up as well."""
+    x, least = torch.full((1000,), 3e-4, dtype=torch.float16), 2.0**-24
+
+    def run() -> dict[str, Tensor]:
+        return {"sum": (x * 9e-5).float().sum()}  # each 2.7e-8: less than half of the least step
+
+    value, exact = run()["sum"], torch.tensor(1000 * 2.7e-8, dtype=torch.float64)
+    assert value == 0
+    wrong = Verdict(
+        name="sum", kind="mismatch", reason="", metrics={"max_reference": 0.0}, max_abs=500 * least,
+        max_rel_to_max=math.inf, outside=1,
+    )  # fmt: skip
+    (moved,) = spreads({"sum": wrong}, run, {"sum": exact}, seconds=60).values()
+    assert least < moved.largest < 1000 * least

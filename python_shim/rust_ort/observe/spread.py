@@ -33,7 +33,7 @@ def spreads(
     """{name: how far rounding moves it from its float64} of values that differ, whose float64 is known. wrong: their
     verdicts; run: eager, its values by name; seconds: for all."""
     sizes = {
-        name: float(verdict.metrics["max_reference"])
+        name: float(verdict.metrics["max_reference"]) or verdict.max_abs
         for name, verdict in wrong.items()
         if verdict.metrics is not None and float64.get(name) is not None
     }
@@ -96,8 +96,9 @@ class Rounded(TorchDispatchMode):
         if made.device not in self._draws:
             self._draws[made.device] = torch.Generator(made.device).manual_seed(self._seed)
         drawn = torch.empty_like(made, dtype=torch.float64)
-        factors = drawn.uniform_(-1, 1, generator=self._draws[made.device]).mul_(torch.finfo(made.dtype).eps).add_(1)
-        off = factors.mul_(made).to(made.dtype)
+        of = torch.finfo(made.dtype)  # below its least normal number the steps are of one size
+        steps = made.abs().clamp_(min=of.smallest_normal).to(torch.float64).mul_(of.eps)
+        off = drawn.uniform_(-1, 1, generator=self._draws[made.device]).mul_(steps).add_(made).to(made.dtype)
         off = torch.where(rounded & off.isfinite(), off, made)
         return made.copy_(off) if writes else off
 
@@ -115,7 +116,8 @@ def _written(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
 
 
 def _errors(rounded: Tensor, exact: Tensor, size: float) -> tuple[float, float]:
-    """(largest error, root mean square). size: of the largest element; what is far beyond it is a fill value."""
+    """(largest error, root mean square). size: of the largest element, or of what differs where all are zero; what is
+    far beyond it is a fill value."""
     apart = (rounded - exact)[exact.abs() <= 2 * size]
     if not apart.numel():
         return 0.0, 0.0
