@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use super::process::machine_bytes;
 
-/// Connections at a time, the command line's included; those without `Hello` make room for newer ones.
+/// Clients at a time, the command line's included.
 pub const CONNECTIONS: usize = 256;
+/// Connections beside those at a time: silent ones, and those that only ask or stop, which make room for newer ones.
+pub const ASKING: usize = 8;
 /// Names and values of a client's variables for its executor.
 pub const ENVIRONMENT_BYTES: usize = 2 << 20;
 /// A log that is longer is cut.
