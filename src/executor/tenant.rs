@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, RwLock};
 use std::time::Duration;
@@ -192,10 +192,17 @@ impl Tenant {
         let Some(file) = &*FILE else { return };
         let hangs = std::fs::read(file).is_ok_and(|text| text == b"hang");
         while file.exists() && (hangs || !self.stop.is_stopped() && !stop.is_stopped()) {
-            let mut held = file.clone().into_os_string();
-            held.push(".held");
-            let _ = std::fs::File::create(held);
+            tell_held(file);
             assert!(!std::fs::read(file).is_ok_and(|text| text == b"panic"), "a test asked for this panic");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Test-only: as [`Tenant::hold`], as one that never ends, where the file says `hang <what>`.
+    pub(super) fn hold_at(&self, what: &str) {
+        let Some(file) = hold_file() else { return };
+        while std::fs::read_to_string(&file).is_ok_and(|text| text.strip_prefix("hang ") == Some(what)) {
+            tell_held(&file);
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -211,6 +218,13 @@ impl Tenant {
             Err(_) => self.counters.add(Counter::Errors, 1),
         }
     }
+}
+
+/// Test-only: says so beside the file.
+fn tell_held(file: &Path) {
+    let mut held = file.to_owned().into_os_string();
+    held.push(".held");
+    let _ = std::fs::File::create(held);
 }
 
 /// Test-only: the file that `RUST_ORT_TEST_HOLD` names.
