@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::answer::tell;
+use super::answer::{line, tell};
 use super::exit::{Outcome, at};
 use crate::dump::reader;
 use crate::onnx::proto::ModelProto;
@@ -40,7 +40,8 @@ pub(super) fn run(args: &Arguments) -> Outcome {
 
 fn written(args: &Arguments, model: &ModelProto, widened: bool, done: &str) -> Outcome {
     let output = args.output.display();
-    let words = format!("{output}: {}\n", if widened { done } else { "as it was; no node needs another type" });
+    let words =
+        line(format_args!("{output}: {}", if widened { done } else { "as it was; no node needs another type" }));
     onnx::save(model, &args.output)?;
     tell("widen", args.json, json!({ "output": args.output, "widened": widened }), &words)
 }
