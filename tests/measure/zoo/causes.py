@@ -4,10 +4,12 @@ SPEC_AUGMENT = (
     "SpecAugment draws its masks by NumPy in the forward; Dynamo has torch draw them, so aot_eager differs as much"
 )
 
+DRAWN_BY_NUMPY = (
+    "its random blocks are drawn by NumPy in the forward; Dynamo has torch draw them, so aot_eager differs as much"
+)
+
 CAUSES: dict[tuple[str, str], str] = {
-    ("BigBirdForMaskedLM", "train"): (
-        "its random blocks are drawn by NumPy in the forward; Dynamo has torch draw them, so aot_eager differs as much"
-    ),
+    **{("BigBirdForMaskedLM", task): DRAWN_BY_NUMPY for task in ("train", "compare", "blame")},
     ("HubertForSequenceClassification", "train"): SPEC_AUGMENT,
     ("LlavaForConditionalGeneration", "train"): (
         "a layer whose output nobody uses has gradients of zeros under AOTAutograd, and none in eager: aot_eager, too"
