@@ -155,7 +155,7 @@ fn an_optimizer_that_hangs_on_a_dumped_part_ends_when_nobody_waits_for_it() {
     std::fs::write(home.hold(), "hang optimize").unwrap();
     let prepare = wire::encode_request(71, &Request::PreparePart(Box::new(part()))).unwrap();
     client.peer.send_raw(&prepare, None).unwrap();
-    wait_for("the optimizer runs", || exists(&home.hold().with_extension("held")));
+    wait_for("the optimizer runs", || is_held(&home.hold()));
     let cancel = Request::CancelCall(Work::Request(71));
     client.peer.send_raw(&wire::encode_request(72, &cancel).unwrap(), None).unwrap();
     wait_for("its executor has ended", || (!is_alive(executor)).then_some(()));
