@@ -136,6 +136,12 @@ pub fn file_bytes() -> u64 {
     machine_bytes()
 }
 
+/// Bytes of all tensors of a file of feeds, and of all feeds that are made up for a model: they are held for each model, and
+/// once more while it runs.
+pub fn feeds_bytes() -> u64 {
+    machine_bytes() / 4
+}
+
 /// Bytes of memory that one JSON file of a dump takes: a quarter of the machine's.
 pub fn json_memory() -> u64 {
     machine_bytes() / 4

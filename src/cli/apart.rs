@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Read as _, Seek as _};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
@@ -22,6 +23,9 @@ pub(super) const NAME: &str = "apart";
 
 /// What is written on longer is cut: paths are.
 const PAGE_BYTES: usize = 16 << 10;
+
+/// How the page begins while no runtime is loaded.
+const READING: &str = "read ";
 
 /// Starts of names of the variables that a child has beside those of a runtime ([`of_client`]): where this user's files are,
 /// how a terminal is written to, what libraries are told.
@@ -112,6 +116,11 @@ pub(super) fn begin() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Before a file is read, and nothing of a runtime is loaded: told should it be the last.
+pub(super) fn reading(path: &Path) {
+    running(&format!("{READING}{}", path.display()));
+}
+
 /// What the runtime is about to do, after "while it": told should it be the last.
 pub(super) fn running(what: &str) {
     let Some(page) = PAGE.get() else { return };
@@ -128,8 +137,14 @@ fn read(mut page: &File) -> io::Result<String> {
 }
 
 fn died(ended: Ended, running: &str, after_a_crash: &str) -> Failure {
+    // A child that never began leaves its parent's number there.
+    let running = if running.bytes().all(|byte| byte.is_ascii_digit()) { "" } else { running };
     let when = if running.is_empty() { "" } else { " while it " };
     let told = match ended.by() {
+        By::Crash if running.is_empty() || running.starts_with(READING) => {
+            let why = "no runtime was loaded; where it said that memory was not to be had, the file asks for more than                        this machine has; else report this, with what it said";
+            format!("the process that runs models {ended}{when}{running}; {why}")
+        }
         By::Crash => format!("{}{when}{running}; {after_a_crash}", ended.cause()),
         By::Other => format!("the process that runs models was {ended}{when}{running}; run the command again"),
         By::Itself => {
@@ -154,7 +169,12 @@ mod tests {
         let crashed =
             "ONNX Runtime or a custom operator crashed (signal 11, SIGSEGV) while it ran part_0 of x, step 3; ";
         assert!(told(11, "ran part_0 of x, step 3").starts_with(crashed));
-        assert!(told(6, "").starts_with("ONNX Runtime or a custom operator crashed (signal 6, SIGABRT); "));
+        for (running, when) in [("", ""), ("read x.npz", " while it read x.npz")] {
+            let told = told(6, running);
+            let expected =
+                format!("the process that runs models crashed (signal 6, SIGABRT){when}; no runtime was loaded");
+            assert!(told.starts_with(&expected), "{told}");
+        }
         let killed = told(9, "ran part_0");
         assert!(
             killed.starts_with("the process that runs models was killed from outside (signal 9, SIGKILL)"),

@@ -22,6 +22,7 @@ mod model_argument;
 mod nearest;
 mod next;
 mod node_table;
+mod output_file;
 mod own_mark;
 mod print;
 mod progress;
