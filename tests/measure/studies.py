@@ -164,17 +164,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = options.only.split(",")
     if options.draws < 1 or not set(names) <= {*RUST, *PYTHON}:
         parser.error(f"--draws from 1 on, --only of {', '.join((*RUST, *PYTHON))}")
-    page = options.output.read_text()
+    for name in names:  # or minutes would be for nothing
+        with_block(options.output.read_text(), name, "")
+    blocks: dict[str, str] = {}
     made: dict[str, list[Verdict]] = {}
     for name in names:
         print(name, file=sys.stderr, flush=True)
         if name in PYTHON:
             command = [sys.executable, "-W", "ignore", "-m", f"rust_ort.studies.{name}"]
-            page = with_block(page, name, printed_by(command, accepted=(0, 1)))
-            continue
-        svg = options.output.parent / f"study-{name}.svg"
-        text, made[name], setup = rust([options.program], name, options.draws, svg)
-        page = with_block(page, name, text)
+            blocks[name] = printed_by(command, accepted=(0, 1))
+        else:
+            svg = options.output.parent / f"study-{name}.svg"
+            blocks[name], made[name], setup = rust([options.program], name, options.draws, svg)
+    page = options.output.read_text()
+    for name, printed in blocks.items():
+        page = with_block(page, name, printed)
     if set(RUST) <= set(made):
         page = with_table(page, table(made, setup, options.draws))
     elif made:
