@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,14 +169,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with_block(options.output.read_text(), name, "")
     blocks: dict[str, str] = {}
     made: dict[str, list[Verdict]] = {}
+    pictures: dict[str, bytes] = {}
     for name in names:
         print(name, file=sys.stderr, flush=True)
         if name in PYTHON:
             command = [sys.executable, "-W", "ignore", "-m", f"rust_ort.studies.{name}"]
             blocks[name] = printed_by(command, accepted=(0, 1))
-        else:
-            svg = options.output.parent / f"study-{name}.svg"
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            svg = Path(folder) / f"study-{name}.svg"
             blocks[name], made[name], setup = rust([options.program], name, options.draws, svg)
+            pictures |= {path.name: path.read_bytes() for path in svg.parent.iterdir()}
+    if made and not setup["libtorch"] and options.output.resolve() == PAGE:
+        sys.exit(f"{PAGE.name} stays: it is of both runtimes; libtorch not run: {setup['not_run']}")
+    for name, content in pictures.items():
+        (options.output.parent / name).write_bytes(content)
     page = options.output.read_text()
     for name, printed in blocks.items():
         page = with_block(page, name, printed)
