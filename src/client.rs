@@ -34,6 +34,18 @@ pub enum PeerError {
         /// Its path.
         socket: String,
     },
+    /// It is somebody else's.
+    #[error(
+        "socket {socket}: who listens there runs as uid {peer}, expected {own}: it is not yours; set RUST_ORT_SOCKET"
+    )]
+    Stranger {
+        /// Its path.
+        socket: String,
+        /// Of who listens.
+        peer: u32,
+        /// Of this process.
+        own: u32,
+    },
     /// The daemon refused.
     #[error(transparent)]
     Refused(#[from] WireError),
@@ -64,11 +76,13 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Connects without a word. Errors: [`PeerError::Absent`].
+    /// Connects without a word. Errors: [`PeerError::Absent`], [`PeerError::Stranger`].
     pub fn connect_raw(socket: &Path) -> Result<Self, PeerError> {
         let absent = |error| PeerError::Absent { socket: socket.display().to_string(), error };
         let stream = socket.to_fs_name::<GenericFilePath>().and_then(Stream::connect).map_err(absent)?;
-        Ok(Self { transport: Transport::new(stream), next_id: 1, notices: Vec::new() })
+        let transport = Transport::new(stream);
+        is_own(socket, transport.peer_uid()?, rustix::process::getuid().as_raw())?;
+        Ok(Self { transport, next_id: 1, notices: Vec::new() })
     }
 
     /// Connects and says who we are. Errors: [`PeerError`].
@@ -159,6 +173,14 @@ impl Peer {
     }
 }
 
+/// Errors: whoever listens on the socket is of another user.
+fn is_own(socket: &Path, peer: u32, own: u32) -> Result<(), PeerError> {
+    match peer == own {
+        true => Ok(()),
+        false => Err(PeerError::Stranger { socket: socket.display().to_string(), peer, own }),
+    }
+}
+
 /// What the daemon sends.
 #[derive(Debug)]
 pub enum Answer {
@@ -166,4 +188,44 @@ pub enum Answer {
     Reply(u64, Reply),
     /// Unasked.
     Notice(Notice),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn who_listens_is_of_this_user() {
+        let socket = Path::new("/run/v1.sock");
+        assert!(is_own(socket, 1000, 1000).is_ok());
+        for (peer, own) in [(1000, 0), (0, 1000), (u32::MAX, 1000)] {
+            let told = is_own(socket, peer, own).unwrap_err().to_string();
+            assert!(told.contains(&format!("uid {peer}, expected {own}")), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_socket_of_another_user_is_not_spoken_to() {
+        if !rustix::process::getuid().is_root() {
+            eprintln!("skipped: only root can listen as somebody else");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("v1.sock");
+        let bind = || {
+            let nobody = rustix::process::Uid::from_raw(65534);
+            let listener = UnixListener::bind(&path).unwrap();
+            // Who listens is who calls `listen`, again.
+            rustix::thread::set_thread_uid(nobody).unwrap();
+            rustix::net::listen(&listener, 1).unwrap();
+            listener
+        };
+        // The thread alone is somebody else.
+        let listener = std::thread::scope(|scope| scope.spawn(bind).join().unwrap());
+        let told = Peer::connect(&path, "test").unwrap_err();
+        assert!(matches!(told, PeerError::Stranger { peer: 65534, own: 0, .. }), "{told}");
+        drop(listener);
+    }
 }

@@ -22,6 +22,7 @@ from rust_ort._callable import make_callable
 from rust_ort.errors import ClientError, OptionError
 from rust_ort.export.forward_model import ForwardGraph, forward_graph, translated, written_inputs
 from rust_ort.export.model_file import ModelInput, ModelOutput, assembled, saved
+from rust_ort.export.module_functions import stacks
 from rust_ort.export.provenance import parameter_name
 from rust_ort.observe.reference import one_at_a_time, rng_kept
 from rust_ort.observe.sides import named_members
@@ -48,6 +49,7 @@ def to_onnx(
     dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
     parameters: str = "initializers",
     optimized: bool = False,
+    export_modules_as_functions: bool | Sequence[str] = False,
     custom_translations: Mapping[Any, Any] | None = None,
 ) -> onnx.ModelProto:
     """The forward of `model(*args, **kwargs)` as one ONNX model: what the backend exports without gradients, whole.
@@ -60,7 +62,9 @@ def to_onnx(
     as torch.export has them, {argument: {dimension: name}}, a name being a str or torch.export.Dim; Dim.DYNAMIC and
     Dim.AUTO leave the name to us. An example's size of 1 may be dynamic, but under Dim.AUTO. parameters: "initializers"
     under their own names, or "inputs" after the arguments. optimized: constants folded and equal nodes shared by
-    onnxscript's optimizer, parameters and calls of functions left as they are. custom_translations: {torch operator:
+    onnxscript's optimizer, parameters and calls of functions left as they are. export_modules_as_functions: a
+    local function for each submodule that is called, which calls with equal bodies share and take parameters as inputs;
+    or patterns of the submodules' paths or classes, ["decoder.*", "Attention"]. custom_translations: {torch operator:
     onnxscript function}.
 
     Inputs are the tensors among the arguments, in their order: `x`, `cache_layers_0_keys`; also one that nothing reads.
@@ -76,6 +80,7 @@ def to_onnx(
     """
     kwargs = dict(kwargs or {})
     options = _checked(model, kwargs, opset, parameters, optimized, custom_translations)
+    patterns = _checked_patterns(export_modules_as_functions)
     target = _checked_path(path)
     plain: Any = getattr(model, "_orig_mod", None) or getattr(model, "_torchdynamo_orig_callable", model)
     with one_at_a_time(), rng_kept(), _same_members(plain):
@@ -93,7 +98,10 @@ def to_onnx(
         assumed = names.assumptions()
         size_names = _size_names(captured, forward, sizes, assumed)
         inputs = names.inputs(forward, sizes, size_names, as_inputs=parameters == "inputs")
-        proto = assembled(made, inputs, names.outputs(forward), size_names, list(assumed), optimized=optimized)
+        modules = stacks(forward.module.graph, made, patterns) if patterns != () else None
+        proto = assembled(
+            made, inputs, names.outputs(forward), size_names, list(assumed), optimized=optimized, modules=modules
+        )
         return saved(proto, target)
 
 
@@ -116,6 +124,18 @@ def _checked(
         )
     named = {"opset": opset, "custom_translations": custom}
     return Options.parse({name: value for name, value in named.items() if value is not None})
+
+
+def _checked_patterns(given: object) -> tuple[str, ...] | None:
+    """(): no functions; None: of all submodules."""
+    if isinstance(given, bool):
+        return None if given else ()
+    if isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(one, str) for one in given):
+        return tuple(given)
+    raise OptionError(
+        "to_onnx export_modules_as_functions: expected True, False or a list of patterns of paths or classes, got "
+        f"{arguments.shown(given)}"
+    )
 
 
 def _checked_path(path: object) -> Path | None:

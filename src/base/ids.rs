@@ -22,7 +22,7 @@ pub struct CallId(pub u64);
 pub enum Work {
     /// A call, over a lane or observed.
     Call(CallId),
-    /// A request of this id that prepares a part or compares nodes.
+    /// A request of this id that prepares a part, dumps parts of a graph or compares nodes.
     Request(u64),
 }
 

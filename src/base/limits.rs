@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use super::process::machine_bytes;
 
-/// Connections at a time, the command line's included; those without `Hello` make room for newer ones.
+/// Clients at a time, the command line's included.
 pub const CONNECTIONS: usize = 256;
+/// Connections beside those at a time: silent ones, and those that only ask or stop, which make room for newer ones.
+pub const ASKING: usize = 8;
 /// Names and values of a client's variables for its executor.
 pub const ENVIRONMENT_BYTES: usize = 2 << 20;
 /// A log that is longer is cut.
@@ -132,6 +134,12 @@ pub const LAST_STEPS: usize = 32;
 /// Bytes of a model's or a tensor's file that is read: what the machine has.
 pub fn file_bytes() -> u64 {
     machine_bytes()
+}
+
+/// Bytes of all tensors of a file of feeds, and of all feeds that are made up for a model: they are held for each model, and
+/// once more while it runs.
+pub fn feeds_bytes() -> u64 {
+    machine_bytes() / 4
 }
 
 /// Bytes of memory that one JSON file of a dump takes: a quarter of the machine's.

@@ -38,6 +38,20 @@ pub fn printable(text: &str) -> String {
     safe
 }
 
+/// A text that stays on its line, as a name that somebody else chose: what is not [`is_printable`] is escaped, and so are
+/// ends of lines and tabulators.
+pub fn one_line(text: &str) -> String {
+    let escape = |c| match c {
+        '\n' => "\\n".to_owned(),
+        '\t' => "\\t".to_owned(),
+        // Those of Unicode alone, which is_printable leaves: terminals take them for letters, other readers do not.
+        '\u{2028}' | '\u{2029}' => c.escape_unicode().to_string(),
+        c if is_printable(c) => c.to_string(),
+        c => c.escape_unicode().to_string(),
+    };
+    text.chars().map(escape).collect()
+}
+
 /// Numbers of the colours that our tables have; another may hide letters.
 const COLOURS: [&str; 8] = ["0", "1", "2", "31", "32", "33", "36", "1;31"];
 
@@ -50,7 +64,7 @@ fn colour_len(text: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{printable, quoted, shell_word};
+    use super::{one_line, printable, quoted, shell_word};
 
     #[test]
     fn a_shell_reads_one_word() {
@@ -68,6 +82,12 @@ mod tests {
         assert_eq!(printable("\x1b[1;31mred\x1b[0m\x1b[2J"), "\x1b[1;31mred\x1b[0m\\u{1b}[2J");
         assert_eq!(printable("a\u{202e}b\r\u{9b}"), "a\\u{202e}b\\u{d}\\u{9b}");
         assert_eq!(printable("\x1b[8mx\x1b[30;40my"), "\\u{1b}[8mx\\u{1b}[30;40my", "letters that nobody sees");
+    }
+
+    #[test]
+    fn a_name_stays_on_its_line() {
+        assert_eq!(one_line("a\nb\tc\u{2028}é"), "a\\nb\\tc\\u{2028}é");
+        assert_eq!(one_line("\x1b[31mred\r"), "\\u{1b}[31mred\\u{d}");
     }
 
     #[test]

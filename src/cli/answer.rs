@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use serde_json::Value;
 
 use super::exit::{Exit, Failure, Outcome};
-use crate::base::quoted::{is_printable, printable};
+use crate::base::quoted::{is_printable, one_line, printable};
 
 /// Writes to standard output what a terminal may show as it is: names in it may be anybody's. A reader that has gone
 /// (`| head`) is no error.
@@ -53,9 +53,14 @@ pub(super) fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// Says something beside the answer. It may name what a dump holds.
+/// A line of an answer. Names in it may be anybody's, and begin no other line.
+pub(super) fn line(what: impl std::fmt::Display) -> String {
+    one_line(&what.to_string()) + "\n"
+}
+
+/// Says something beside the answer, in a line. It may name what a dump holds.
 pub(super) fn warn(what: impl std::fmt::Display) {
-    eprintln!("rust-ort: {}", printable(&what.to_string()));
+    eprint!("rust-ort: {}", line(what));
 }
 
 #[cfg(test)]

@@ -9,16 +9,21 @@ use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::answer::{json_text, put, warn};
+use super::answer::{json_text, line, put, warn};
+use super::brought::Brought;
 use super::exit::{Exit, Failure, Outcome, at};
 use super::nearest::hint;
+use super::own_mark::Keeper;
 use super::progress;
 use super::replay::Repro;
 use super::rerun::{self, Runtime, Target};
 use super::table::{self, Give};
 use super::verdicts;
+use super::walls_argument::WallsArgument;
 use crate::base::files::write_whole;
+use crate::base::identity::Identity;
 use crate::base::ids::ValueName;
+use crate::base::quoted::one_line;
 use crate::blame::{
     Answer, Case, Contribution, Culprit, Layer, OptimizerKind, Own, Parts, Progress, Settings, Strategy, Together,
     Values, counted, examine, together,
@@ -69,6 +74,12 @@ pub(super) struct Arguments {
     json: bool,
 }
 
+impl Arguments {
+    pub(super) fn walls(&self) -> &WallsArgument {
+        &self.what.walls
+    }
+}
+
 fn strategy(name: &str) -> Result<Strategy, String> {
     match name {
         "linear" => Ok(Strategy::Linear),
@@ -86,6 +97,9 @@ struct Kept {
     key: String,
     nodes: Vec<Contribution>,
     answer: Option<Answer>,
+    /// Whose it is: somebody else's is not gone on with.
+    #[serde(default)]
+    mark: String,
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
@@ -97,12 +111,14 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let repro = args.repro.as_deref();
     repro.map(Repro::claim).transpose()?;
     rerun::refuse_idle(&args.what, &targets)?;
+    let own = own();
     // What is found stays beside each part.
     let written: Vec<&Path> = targets.iter().map(|target| target.part.as_path()).chain(repro).collect();
     let runtime = Runtime::load(&args.what, &targets, &written)?;
     let mut answers = Vec::new();
     let mut known_outputs = Vec::new();
     let (whole, left_out) = rerun::whole(&targets);
+    let brought = brought_by(&whole)?;
     for target in whole {
         let case = case_of(&runtime, target, memory_bytes(args.memory))?;
         let outputs = Outputs { case: &case, roles: target.roles()? };
@@ -112,12 +128,12 @@ pub(super) fn run(args: &Arguments) -> Outcome {
             Asked::One(name) => Some(name),
             Asked::Elsewhere => continue,
         };
-        let answer = examined(args, &runtime, target, &case, output, args.follow)?;
+        let answer = examined(args, &runtime, own.as_ref(), target, &case, output, args.follow)?;
         let names = |tensors: &[NamedTensor]| tensors.iter().map(|tensor| tensor.name.clone()).collect();
         answers.push(Examined { target, answer, reads: names(&case.feeds), gives: names(&case.actuals) });
     }
     let mut answers = in_order(answers);
-    follow_inputs(args, &runtime, &mut answers)?;
+    follow_inputs(args, &runtime, own.as_ref(), &mut answers)?;
     if left_out == targets.len() {
         return Ok(Exit::NothingCompared);
     }
@@ -130,9 +146,13 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let answers: Vec<Answer> = answers.into_iter().map(|examined| examined.answer).collect();
     let total = counted(&answers);
     let calls = together(&answers);
-    let text = words(&answers, &calls, &transforms);
+    let text = words(&answers, &calls, &transforms, &brought);
     let text = if args.json {
-        json_text("blame", json!({ "summary": total, "answers": answers, "together": calls, "text": text }))?
+        let policies = brought.json()?;
+        let answer = json!({
+            "summary": total, "answers": answers, "together": calls, "text": text, "policies_of_dump": policies,
+        });
+        json_text("blame", answer)?
     } else {
         text
     };
@@ -143,6 +163,18 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         Exit::Success if left_out > 0 => Exit::NothingCompared,
         other => other,
     })
+}
+
+/// The tolerances that these are judged by, as the dump has them. Errors: a file that cannot be read.
+pub(super) fn brought_by(targets: &[&Target]) -> Result<Brought, Failure> {
+    let policies = targets.iter().map(|target| target.policies()).collect::<Result<Vec<_>, _>>()?;
+    Ok(Brought::of(policies.into_iter().flatten()))
+}
+
+/// Whose what is kept is to be. None: nobody's, and nothing that was kept is believed; it is told why.
+fn own() -> Option<Keeper> {
+    let own = Keeper::of_user();
+    own.inspect_err(|why| warn(format_args!("{why}: what is found is not gone on with later"))).ok()
 }
 
 /// MiB as bytes.
@@ -178,7 +210,12 @@ fn in_order(mut left: Vec<Examined<'_>>) -> Vec<Examined<'_>> {
 
 /// Where a part has its error from its inputs alone, and nobody is blamed for these, as no output before it is outside
 /// tolerance: looks at what came before it all the same.
-fn follow_inputs(args: &Arguments, runtime: &Runtime, answers: &mut [Examined<'_>]) -> Result<(), Failure> {
+fn follow_inputs(
+    args: &Arguments,
+    runtime: &Runtime,
+    keeper: Option<&Keeper>,
+    answers: &mut [Examined<'_>],
+) -> Result<(), Failure> {
     for at in 0..answers.len() {
         let call = |examined: &Examined<'_>| (examined.answer.graph.clone(), examined.answer.step);
         let own = call(&answers[at]);
@@ -190,7 +227,7 @@ fn follow_inputs(args: &Arguments, runtime: &Runtime, answers: &mut [Examined<'_
         }
         for before in (0..at).rev().filter(|&before| call(&answers[before]) == own).collect::<Vec<_>>() {
             let case = case_of(runtime, answers[before].target, memory_bytes(args.memory))?;
-            let answer = examined(args, runtime, answers[before].target, &case, None, true)?;
+            let answer = examined(args, runtime, keeper, answers[before].target, &case, None, true)?;
             if answer.blames() {
                 answers[before].answer = answer;
                 break;
@@ -330,6 +367,7 @@ fn values_of(target: &Target, feeds: &[NamedTensor], memory_bytes: usize) -> Res
 fn examined(
     args: &Arguments,
     runtime: &Runtime,
+    own: Option<&Keeper>,
     target: &Target,
     case: &Case,
     output: Option<ValueName>,
@@ -342,10 +380,13 @@ fn examined(
     let content = reader::content_of(&target.step.path, &target.part, step);
     let strategy = args.strategy;
     let threads = runtime.threads;
-    let (spec, policy) = (&case.spec, &case.judging.policy);
-    let key = format!("{model} {content} {version} {threads} {spec:?} {policy:?} {output:?} {strategy:?} {follow}");
+    let (spec, policy, given) = (&case.spec, &case.judging.policy, case.tolerance());
+    let library = Identity::at(&runtime.library).ok();
+    let key = format!(
+        "{model} {content} {version} {library:?} {threads} {spec:?} {policy:?} {given:?} {output:?} {strategy:?} {follow}"
+    );
     let path = reader::blame_file(&target.part, step);
-    let mut kept = Keeping::new(path, key, args.fresh);
+    let mut kept = Keeping::new(path, key, args.fresh, own);
     let settings = Settings { output, budget, strategy: args.strategy, follow };
     let known = std::mem::take(&mut kept.kept.nodes);
     kept.kept.nodes.clone_from(&known);
@@ -366,28 +407,38 @@ pub(super) fn budget_of(case: &Case, asked: Option<f64>) -> Result<Duration, Fai
 }
 
 /// Keeps what is found beside the part, as it is found.
-struct Keeping {
+struct Keeping<'o> {
     path: PathBuf,
+    own: Option<&'o Keeper>,
     kept: Kept,
     bar: ProgressBar,
     told: bool,
 }
 
-impl Keeping {
-    fn new(path: PathBuf, key: String, fresh: bool) -> Self {
+impl<'o> Keeping<'o> {
+    fn new(path: PathBuf, key: String, fresh: bool, own: Option<&'o Keeper>) -> Self {
         let read = reader::any_json(&path).inspect_err(|error| {
             if let Some(damage) = Damage::of(error) {
                 warn(format_args!("{damage}; it is examined from the beginning"));
             }
         });
-        let read: Option<Kept> = read.ok().and_then(|kept| serde_json::from_value(kept).ok());
-        let earlier = read.filter(|kept| !fresh && kept.schema == BLAME_SCHEMA && kept.key == key);
-        let kept =
-            earlier.unwrap_or_else(|| Kept { schema: BLAME_SCHEMA.to_owned(), key, nodes: Vec::new(), answer: None });
-        Self { path, kept, bar: progress::bar(0, "nodes"), told: false }
+        let read = read.ok().map(|value| (own.is_some_and(|own| own.made(&value)), value));
+        let read: Option<(bool, Kept)> =
+            read.and_then(|(is_own, kept)| Some((is_own, serde_json::from_value(kept).ok()?)));
+        let earlier = read.filter(|(_, kept)| !fresh && kept.schema == BLAME_SCHEMA && kept.key == key);
+        if let Some((false, _)) = earlier {
+            let path = path.display();
+            warn(format_args!("{path}: not made here, by you: it is not believed, and examined from the beginning"));
+        }
+        let earlier = earlier.filter(|(is_own, _)| *is_own).map(|(_, kept)| kept);
+        let new =
+            || Kept { schema: BLAME_SCHEMA.to_owned(), key, nodes: Vec::new(), answer: None, mark: String::new() };
+        let kept = earlier.unwrap_or_else(new);
+        Self { path, own, kept, bar: progress::bar(0, "nodes"), told: false }
     }
 
     fn write(&mut self) {
+        self.kept.mark = self.own.and_then(|own| own.mark(&self.kept).ok()).unwrap_or_default();
         let text = to_json(&self.kept);
         // A dump that cannot be written to is examined all the same.
         if let Err(error) = write_whole(&self.path, 0o644, &[&text])
@@ -404,7 +455,7 @@ impl Keeping {
     }
 }
 
-impl Progress for Keeping {
+impl Progress for Keeping<'_> {
     fn at(&mut self, done: usize, of: usize) {
         self.bar.set_length(of as u64);
         self.bar.set_position(done as u64);
@@ -450,17 +501,18 @@ fn write_repro(folder: &Path, runtime: &Runtime, answers: &[Examined<'_>]) -> Re
 }
 
 /// The answer over all parts, in one line. transforms: names of the functions that changed the models.
-fn headline(answers: &[Answer], transforms: &[String]) -> String {
+fn headline(answers: &[Answer], transforms: &[String], brought: &Brought) -> String {
+    let within = brought.words();
     let is_named = |answer: &&Answer| matches!(answer.culprit, Culprit::Node { .. } | Culprit::Optimizer { .. });
     let blamed = answers.iter().find(is_named).or_else(|| answers.iter().find(|answer| answer.blames()));
     let Some(answer) = blamed else {
         let unknown = answers.iter().find(|answer| !answer.complete);
         return match unknown.map(|answer| &answer.culprit) {
-            Some(Culprit::Nobody { why }) => format!("not known who is to blame: {why}\n"),
+            Some(Culprit::Nobody { why }) => line(format_args!("not known who is to blame{within}: {why}")),
             _ => {
                 let alone = answers.iter().find_map(|answer| answer.wrong_alone.as_ref());
                 let alone = alone.map_or_else(String::new, |alone| format!("; {alone}"));
-                format!("nobody is to blame: every output is as right as eager's{alone}\n")
+                line(format_args!("nobody is to blame: every output is as right as eager's{within}{alone}"))
             }
         };
     };
@@ -474,11 +526,14 @@ fn headline(answers: &[Answer], transforms: &[String]) -> String {
             text += &format!("; your transforms ran on this graph: {}", transforms.join(", "));
         }
     }
-    text + &format!("; {graph} part {part} step {step}\n")
+    line(format_args!(
+        "{text}; {graph} part {part} step {step}{}{within}",
+        if within.is_empty() { "" } else { "; judged" }
+    ))
 }
 
 /// What is the answer over all, then each part of which there is something to tell.
-fn words(answers: &[Answer], calls: &[Together], transforms: &[String]) -> String {
+fn words(answers: &[Answer], calls: &[Together], transforms: &[String], brought: &Brought) -> String {
     let is_dull = |answer: &&Answer| {
         let tells = answer.wrong_alone.is_some() || !(answer.complaints.is_empty() && answer.notes.is_empty());
         !tells && answer.complete && answers.len() > 1
@@ -487,43 +542,48 @@ fn words(answers: &[Answer], calls: &[Together], transforms: &[String]) -> Strin
     let texts = telling.into_iter().map(text_of).chain(calls.iter().map(text_of_calls));
     let right = verdicts::sum(dull.iter().map(|answer| answer.right)).and_then(verdicts::counts);
     let right = right.map_or_else(String::new, |counts| format!(": {counts}"));
-    let rest =
-        (!dull.is_empty()).then(|| format!("every output of {} parts is as right as eager's{right}\n", dull.len()));
-    [headline(answers, transforms)].into_iter().chain(texts).chain(rest).collect::<Vec<_>>().join("\n")
+    let rest = (!dull.is_empty())
+        .then(|| line(format_args!("every output of {} parts is as right as eager's{right}", dull.len())));
+    [headline(answers, transforms, brought)].into_iter().chain(texts).chain(rest).collect::<Vec<_>>().join("\n")
 }
 
 fn text_of(answer: &Answer) -> String {
     let width = table::width();
     let Answer { graph, part, step, complaints, culprit, nodes, .. } = answer;
-    let mut text = format!("{graph} part {part} step {step}: ");
+    let mut text = one_line(&format!("{graph} part {part} step {step}: "));
     text += &match complaints.len() {
         0 if !answer.complete => "nothing is known to be outside tolerance\n".to_owned(),
         0 => {
             let counts = verdicts::counts(answer.right).map_or_else(String::new, |counts| format!(": {counts}"));
-            format!("every output is as right as eager's{counts}\n")
+            line(format_args!("every output is as right as eager's{counts}"))
         }
         n if complaints.iter().all(|complaint| complaint.as_ran.verdict.is_pass()) => {
-            format!("{n} outputs differ from eager's within tolerance, and what comes after made more of it\n")
+            line(format_args!("{n} outputs differ from eager's within tolerance, and what comes after made more of it"))
         }
-        n => format!("{n} outputs are outside tolerance\n"),
+        n => line(format_args!("{n} outputs are outside tolerance")),
     };
     if complaints.is_empty() {
         if let (Culprit::Nobody { why }, false) = (culprit, answer.complete) {
-            text += &format!("not complete: {why}\n");
+            text += &line(format_args!("not complete: {why}"));
         }
         let notes = answer.wrong_alone.iter().chain(&answer.notes);
-        notes.for_each(|note| text += &format!("note: {note}\n"));
+        notes.for_each(|note| text += &line(format_args!("note: {note}")));
         return text;
     }
     let as_ran: Vec<_> = complaints.iter().map(|complaint| complaint.as_ran.clone()).collect();
     text += &verdicts::table(&as_ran, width);
     text += &match culprit {
-        Culprit::Nobody { why } if !answer.complete => format!("\nnot known who is to blame: {why}\n"),
-        culprit => format!("\nto blame: {culprit}\n"),
+        Culprit::Nobody { why } if !answer.complete => {
+            "\n".to_owned() + &line(format_args!("not known who is to blame: {why}"))
+        }
+        culprit => "\n".to_owned() + &line(format_args!("to blame: {culprit}")),
     };
-    answer.beside.iter().for_each(|beside| text += &format!("and: {beside}\n"));
+    answer.beside.iter().for_each(|beside| text += &line(format_args!("and: {beside}")));
     if let Some(smallest) = &answer.smallest {
-        text += &format!("with eager's values of {} the outputs that were followed are right\n", smallest.join(", "));
+        text += &line(format_args!(
+            "with eager's values of {} the outputs that were followed are right",
+            smallest.join(", ")
+        ));
     }
     if !nodes.is_empty() {
         let rows: Vec<Vec<String>> = nodes.iter().map(row).collect();
@@ -534,14 +594,14 @@ fn text_of(answer: &Answer) -> String {
     }
     for node in nodes {
         if let Some(again) = node.again.as_ref().filter(|again| !again.is_same() || !again.refused.is_empty()) {
-            text += &format!("{} run again: {again}\n", node.name);
+            text += &line(format_args!("{} run again: {again}", node.name));
         }
     }
     for note in &answer.notes {
-        text += &format!("note: {note}\n");
+        text += &line(format_args!("note: {note}"));
     }
     let end = if answer.complete { "" } else { "; not complete" };
-    text + &format!("{} runs, {:.1} s{end}\n", answer.n_runs, answer.seconds)
+    text + &line(format_args!("{} runs, {:.1} s{end}", answer.n_runs, answer.seconds))
 }
 
 /// Several calls of a part.
@@ -550,7 +610,7 @@ fn text_of_calls(calls: &Together) -> String {
     let n = steps.len();
     let who: Vec<String> = blamed.iter().map(|one| format!("{} in {} of {n}", one.who, one.n_calls)).collect();
     let steps = steps.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
-    let mut text = format!("{graph} part {part} steps {steps} together: to blame: {}\n", who.join("; "));
+    let mut text = line(format_args!("{graph} part {part} steps {steps} together: to blame: {}", who.join("; ")));
     if !nodes.is_empty() {
         let percent = |share: f64| format!("{} %", significant(100. * share, 3));
         let rows = nodes.iter().map(|node| {

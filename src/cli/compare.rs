@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::json;
 
-use super::answer::{json_text, put};
+use super::answer::{json_text, line, put};
+use super::brought::Brought;
 use super::exit::{Exit, Failure, Outcome, at};
 use super::nearest::hint;
 use super::tolerance_arguments::ToleranceArguments;
@@ -59,6 +60,8 @@ struct Judged {
     path: PathBuf,
     /// None of a data set with a damaged file.
     verdicts: Vec<TensorVerdict>,
+    /// By what they are judged as far as the command line does not say, as the dump has it.
+    policy: Policy,
     #[serde(skip_serializing_if = "Option::is_none")]
     damage: Option<Damage>,
 }
@@ -80,29 +83,32 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         bar.wrap_iter(steps.iter()).map(|step| judge_step(args, step)).collect::<Result<_, _>>()?;
     damaged.extend(judged.iter().filter_map(|judged| judged.damage.clone()));
     let total = summary(judged.iter().flat_map(|judged| &judged.verdicts));
+    let brought = Brought::of(judged.iter().map(|judged| judged.policy));
     let text = if args.json {
-        let value = json!({ "summary": total, "damaged": damaged, "without_reference": skipped, "data_sets": judged });
+        let mut value =
+            json!({ "summary": total, "damaged": damaged, "without_reference": skipped, "data_sets": judged });
+        value["policies_of_dump"] = brought.json()?;
         json_text("compare", value)?
     } else {
-        text_of(args, &judged, &total, &damaged, skipped)
+        text_of(args, &judged, &total, &damaged, skipped, &brought)
     };
     put(&text)?;
     Ok(if damaged.is_empty() { Exit::from(total) } else { Exit::Damaged })
 }
 
 fn judge_step(args: &Arguments, step: &StepEntry) -> Result<Judged, Failure> {
-    let judged = |(verdicts, damage)| Judged { path: step.path.clone(), verdicts, damage };
+    let judged = |(verdicts, policy, damage)| Judged { path: step.path.clone(), verdicts, policy, damage };
     match verdicts_of(args, step) {
-        Ok(verdicts) => Ok(judged((verdicts, None))),
+        Ok((verdicts, policy)) => Ok(judged((verdicts, policy, None))),
         Err(failure) => match Damage::of(failure.as_ref()) {
-            Some(damage) => Ok(judged((Vec::new(), Some(damage.clone())))),
+            Some(damage) => Ok(judged((Vec::new(), Policy::default(), Some(damage.clone())))),
             None => Err(failure),
         },
     }
 }
 
-/// Errors: a file is damaged, or cannot be read.
-fn verdicts_of(args: &Arguments, step: &StepEntry) -> Result<Vec<TensorVerdict>, Failure> {
+/// With the dump's policy. Errors: a file is damaged, or cannot be read.
+fn verdicts_of(args: &Arguments, step: &StepEntry) -> Result<(Vec<TensorVerdict>, Policy), Failure> {
     if let Completeness::Damaged(damage) = &step.state {
         return Err(Box::new(damage.clone()));
     }
@@ -132,7 +138,11 @@ fn verdicts_of(args: &Arguments, step: &StepEntry) -> Result<Vec<TensorVerdict>,
     if let Completeness::Incomplete(reason) = &step.state {
         verdicts.push(TensorVerdict::not_compared("the rest", format!("incomplete data set: {reason}")));
     }
-    Ok(verdicts)
+    let policy = match args.tolerance.is_whole() {
+        true => Policy { noise_factor: judging.policy.noise_factor, ..Policy::default() },
+        false => judging.policy,
+    };
+    Ok((verdicts, policy))
 }
 
 /// {file of an output: its name}; nothing of a data set that is not whole. Errors: the manifest is damaged.
@@ -179,22 +189,30 @@ fn judge_files(
     Ok(judging.judge_within(&tolerance, &actual.name, &reference.view(), &actual.view()))
 }
 
-fn text_of(args: &Arguments, judged: &[Judged], total: &Summary, damaged: &[Damage], skipped: usize) -> String {
+fn text_of(
+    args: &Arguments,
+    judged: &[Judged],
+    total: &Summary,
+    damaged: &[Damage],
+    skipped: usize,
+    brought: &Brought,
+) -> String {
     let mut text = if args.all { all_of(judged, table::width()) } else { brief(judged, table::width()) };
     for damage in damaged {
-        text += &format!("{damage}\n");
+        text += &line(format_args!("{damage}"));
     }
     let without = if skipped > 0 { format!("data sets without reference: {skipped}\n") } else { String::new() };
-    let counts = verdicts::counts(*total).unwrap_or_else(|| "nothing was compared".to_owned());
+    let counts = verdicts::counts(*total).map(|counts| counts + &brought.words());
+    let counts = counts.unwrap_or_else(|| "nothing was compared".to_owned());
     let n_damaged = if damaged.is_empty() { String::new() } else { format!(", {} damaged", damaged.len()) };
     text + &counts + &n_damaged + "\n" + &without
 }
 
 /// Data set by data set.
 fn all_of(judged: &[Judged], width: usize) -> String {
-    let of = |Judged { path, verdicts, damage }: &Judged| match damage {
-        Some(_) => format!("{}\nnot judged: damaged\n\n", path.display()),
-        None => format!("{}\n{}\n", path.display(), verdicts::table(verdicts, width)),
+    let of = |Judged { path, verdicts, damage, .. }: &Judged| match damage {
+        Some(_) => line(path.display()) + "not judged: damaged\n\n",
+        None => line(path.display()) + &verdicts::table(verdicts, width) + "\n",
     };
     judged.iter().map(of).collect()
 }

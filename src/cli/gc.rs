@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::answer::{mebibytes, tell};
+use super::answer::{line, mebibytes, tell};
 use super::data_sets;
 use super::exit::Outcome;
 use crate::dump;
@@ -31,8 +31,8 @@ pub(super) fn run(args: &Arguments) -> Outcome {
 fn text_of(removed: &dump::Removed, dry_run: bool) -> String {
     let dump::Removed { steps, tensors, leftovers, bytes, kept } = removed;
     let size = mebibytes(*bytes);
-    let kept = kept.iter().map(|kept| format!("{} stays: {}\n", kept.path.display(), kept.reason));
+    let kept = kept.iter().map(|kept| line(format_args!("{} stays: {}", kept.path.display(), kept.reason)));
     let word = if dry_run { "would remove" } else { "removed" };
-    format!("{word} {steps} data sets, {tensors} tensors and {leftovers} leftovers: {size} ({bytes} bytes)\n")
+    line(format_args!("{word} {steps} data sets, {tensors} tensors and {leftovers} leftovers: {size} ({bytes} bytes)"))
         + &kept.collect::<String>()
 }

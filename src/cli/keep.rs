@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::answer::{json_text, put, warn};
+use super::answer::{json_text, line, put, warn};
+use super::brought::Brought;
 use super::exit::{Exit, Failure, Outcome};
 use super::progress;
 use super::rerun::{self, Runtime, Target};
 use super::table::{self, Give, MOST_ROWS};
 use super::tolerance_arguments::{ToleranceArguments, term};
+use super::walls_argument::WallsArgument;
 use crate::base::quoted::quoted;
-use crate::compare::{Tolerance, distance_text, significant};
+use crate::compare::{Policy, Tolerance, distance_text, significant};
 use crate::dump::Role;
 use crate::keep::{
     Answer, By, Call, Culprit, Found, Judged, Limit, Output, Settings, Strategy, Subject, search, verify,
@@ -44,6 +46,12 @@ pub(super) struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+impl Arguments {
+    pub(super) fn walls(&self) -> &WallsArgument {
+        &self.what.walls
+    }
 }
 
 fn by(name: &str) -> Result<By, String> {
@@ -83,6 +91,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     if targets.is_empty() {
         return Ok(Exit::NothingCompared);
     }
+    let brought = brought(args, &targets);
     let mut found = Vec::new();
     for (path, calls) in parts(targets) {
         let subject = subject(&runtime, &calls)?;
@@ -118,10 +127,19 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         true => answers.iter().map(all_of).collect::<Vec<_>>().join("\n"),
         false => brief(&answers),
     } + &rules_text(&answers, &rules, verified, left_out);
+    let within = brought.words();
+    let words = match within.is_empty() {
+        true => words,
+        false => line(format_args!("limits are{}", within.strip_prefix(" within").unwrap_or(&within))) + &words,
+    };
     let text = match args.json {
         true => {
             let rules = json!({ "float32": rules });
-            json_text("keep", json!({ "rules": rules, "verified": verified, "answers": answers, "text": words }))?
+            let policies = brought.json()?;
+            let answer = json!({
+                "rules": rules, "verified": verified, "answers": answers, "text": words, "policies_of_dump": policies,
+            });
+            json_text("keep", answer)?
         }
         false => words,
     };
@@ -162,6 +180,14 @@ fn exit(answers: &[Answer], verified: bool, left_out: usize) -> Exit {
 fn limit(args: &Arguments, subject: &Subject) -> Limit {
     let default = subject.tolerance.unwrap_or_else(|| Tolerance::for_dtype(subject.half().unwrap_or(DType::F32)));
     args.times.map_or_else(|| Limit::Tolerance(args.tolerance.over(default).or(subject.tolerance)), Limit::Times)
+}
+
+/// The tolerances that the dump brings, unless others are asked for.
+fn brought(args: &Arguments, targets: &[&Target]) -> Brought {
+    if args.times.is_some() || args.tolerance.is_whole() {
+        return Brought::default();
+    }
+    Brought::of(targets.iter().map(|target| Policy { given: target.tolerance(), ..Policy::default() }))
 }
 
 /// The data sets of each part.
@@ -228,7 +254,7 @@ fn rules_text(answers: &[Answer], rules: &[String], verified: bool, left_out: us
         };
     }
     if left_out > 0 {
-        text += &format!("data sets that are not whole, left out: {left_out}\n");
+        text += &line(format_args!("data sets that are not whole, left out: {left_out}"));
     }
     text
 }
@@ -258,7 +284,7 @@ fn brief(answers: &[Answer]) -> String {
         let head = if within.len() == 1 {
             headline(first)
         } else {
-            format!("{} parts of {}: every output is within its limit as it is\n", within.len(), answers.len())
+            line(format_args!("{} parts of {}: every output is within its limit as it is", within.len(), answers.len()))
         };
         let beside: String = within.iter().map(|answer| beside(answer)).collect();
         texts.push(head + &beside + &notes(&within) + &cost(&within));
@@ -296,7 +322,7 @@ fn headline(answer: &Answer) -> String {
         Found::Unjudged => "no output is a float: nothing is judged".to_owned(),
         Found::Unknown => format!("{failing} of {n} outputs are not within their limit; the time was up"),
     };
-    format!("{graph} part {part} step {steps}: {told}\n")
+    line(format_args!("{graph} part {part} step {steps}: {told}"))
 }
 
 /// What keeps rules from helping.
@@ -304,13 +330,15 @@ fn beside(answer: &Answer) -> String {
     let mut text = String::new();
     if !answer.beyond.is_empty() {
         let names = answer.beyond.join(", ");
-        text += &format!("beyond reach: {names}: with everything kept its own rounding takes it out of its limit\n");
+        text += &line(format_args!(
+            "beyond reach: {names}: with everything kept its own rounding takes it out of its limit"
+        ));
     }
     if !answer.infinite_inputs.is_empty() {
         let names = answer.infinite_inputs.join(", ");
-        text += &format!(
-            "infinite or NaN came in: {names}; if a graph before this one overflowed, dump again with its rules\n"
-        );
+        text += &line(format_args!(
+            "infinite or NaN came in: {names}; if a graph before this one overflowed, dump again with its rules"
+        ));
     }
     text
 }
@@ -319,14 +347,14 @@ fn beside(answer: &Answer) -> String {
 fn notes(answers: &[&Answer]) -> String {
     let counts = table::counted(answers.iter().flat_map(|answer| &answer.notes));
     let of = |n: usize| if answers.len() > 1 { format!(", {n} of them") } else { String::new() };
-    counts.into_iter().map(|(note, n)| format!("note{}: {note}\n", of(n))).collect()
+    counts.into_iter().map(|(note, n)| line(format_args!("note{}: {note}", of(n)))).collect()
 }
 
 fn cost(answers: &[&Answer]) -> String {
     let n_runs: u64 = answers.iter().map(|answer| answer.n_runs).sum();
     let seconds: f64 = answers.iter().map(|answer| answer.seconds).sum();
     let end = if answers.iter().all(|answer| answer.complete) { "" } else { "; not complete" };
-    format!("{n_runs} runs, {seconds:.1} s{end}\n")
+    line(format_args!("{n_runs} runs, {seconds:.1} s{end}"))
 }
 
 /// The worst of these, at most so many; the rest of all `n` is counted.

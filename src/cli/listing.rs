@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::answer::warn;
+use super::answer::{line, warn};
 use super::exit::{Exit, Failure, Outcome};
 use super::table::{self, Give};
 use super::{data_sets, verdicts};
@@ -20,7 +20,7 @@ pub(super) fn text_of(place: &Place, steps: bool, width: usize) -> String {
         Place::Run(run) => listing.run(run),
         Place::Graph(graph) => listing.graph("", graph),
         Place::Model(path) | Place::Tensor(path) | Place::Json(path) | Place::Text(path) => {
-            return format!("{}\n", path.display());
+            return line(path.display());
         }
     }
     if steps {

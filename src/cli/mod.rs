@@ -4,6 +4,7 @@ mod align;
 mod answer;
 mod apart;
 mod blame;
+mod brought;
 mod compare;
 mod cuda_probe;
 mod data_sets;
@@ -21,6 +22,8 @@ mod model_argument;
 mod nearest;
 mod next;
 mod node_table;
+mod output_file;
+mod own_mark;
 mod print;
 mod progress;
 mod prove;
@@ -44,6 +47,7 @@ mod widen;
 pub use exit::Exit;
 
 use exit::Outcome;
+use walls_argument::WallsArgument;
 
 use clap::{Parser, Subcommand};
 
@@ -201,6 +205,16 @@ impl Rerun {
         }
     }
 
+    fn walls(&self) -> &WallsArgument {
+        match self {
+            Rerun::Replay(arguments) => arguments.walls(),
+            Rerun::Blame(arguments) => arguments.walls(),
+            Rerun::Prove(arguments) => arguments.walls(),
+            Rerun::Keep(arguments) => arguments.walls(),
+            Rerun::Align(arguments) => arguments.walls(),
+        }
+    }
+
     /// What may be done where the runtime crashed.
     fn after_a_crash(&self) -> &'static str {
         match self {
@@ -243,7 +257,9 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Dot(arguments) => dot::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
         Command::Sbs(arguments) => sbs::run(arguments),
-        Command::Rerun(rerun) => apart::run(rerun.after_a_crash()),
+        Command::Rerun(rerun) => {
+            rerun.walls().wanted().and_then(|confined| apart::run(rerun.after_a_crash(), !confined))
+        }
         Command::Study(arguments) => study::run(arguments),
         Command::Widen(arguments) => widen::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),

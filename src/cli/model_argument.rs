@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::data_sets;
 use super::exit::{Failure, at};
+use crate::base::files::folder_of;
 use crate::base::quoted::shell_word;
 use crate::dump::reader::{self, GraphEntry, Place};
 use crate::onnx;
@@ -40,6 +41,12 @@ impl Opened {
     pub(super) fn folder(&self) -> &Path {
         self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
     }
+}
+
+/// Files that hold a model: its own, and those of elements beside it.
+pub(super) fn files_of(path: &Path, model: &mut ModelProto) -> Vec<PathBuf> {
+    let beside = onnx::external_locations(model).into_iter().map(|location| folder_of(path).join(location));
+    std::iter::once(path.to_owned()).chain(beside).collect()
 }
 
 impl ModelArgument {

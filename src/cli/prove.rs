@@ -2,12 +2,14 @@
 
 use serde_json::json;
 
-use super::answer::{json_text, put, warn};
-use super::blame::{budget_of, case_of, memory_bytes};
+use super::answer::{json_text, line, put, warn};
+use super::blame::{brought_by, budget_of, case_of, memory_bytes};
+use super::brought::Brought;
 use super::exit::{Exit, Outcome};
 use super::progress;
 use super::rerun::{self, Runtime};
 use super::table::{self, Give};
+use super::walls_argument::WallsArgument;
 use crate::blame::Culprit;
 use crate::blame::faults::Kind;
 use crate::blame::prove::{Effect, Proofs, counted, prove};
@@ -33,6 +35,12 @@ pub(super) struct Arguments {
     json: bool,
 }
 
+impl Arguments {
+    pub(super) fn walls(&self) -> &WallsArgument {
+        &self.what.walls
+    }
+}
+
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = rerun::find(&args.what)?;
     if targets.is_empty() {
@@ -43,6 +51,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let runtime = Runtime::load(&args.what, &targets, &[])?;
     let mut all = Vec::new();
     let (whole, left_out) = rerun::whole(&targets);
+    let brought = brought_by(&whole)?;
     for target in whole {
         let case = case_of(&runtime, target, memory_bytes(args.memory))?;
         if !case.knows_nodes() || case.table.nodes.is_empty() {
@@ -66,9 +75,13 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let text = if args.json {
         let [planted, sbs, blame] = total;
         let summary = json!({ "planted": planted, "found_by_sbs": sbs, "found_by_blame": blame, "accused": accused });
-        json_text("prove", json!({ "summary": summary, "seed": args.seed, "parts": all }))?
+        let policies = brought.json()?;
+        json_text(
+            "prove",
+            json!({ "summary": summary, "seed": args.seed, "parts": all, "policies_of_dump": policies }),
+        )?
     } else {
-        text_of(&all, &by_kind, total, accused)
+        text_of(&all, &by_kind, total, accused, &brought)
     };
     put(&text)?;
     Ok(match (total, accused) {
@@ -79,7 +92,13 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     })
 }
 
-fn text_of(all: &[Proofs], by_kind: &[(Kind, [usize; 3])], total: [usize; 3], accused: usize) -> String {
+fn text_of(
+    all: &[Proofs],
+    by_kind: &[(Kind, [usize; 3])],
+    total: [usize; 3],
+    accused: usize,
+    brought: &Brought,
+) -> String {
     let of = |n: usize, planted: usize| format!("{n} of {planted}");
     let row = |name: &str, [planted, sbs, blame]: [usize; 3]| {
         vec![name.to_owned(), planted.to_string(), of(sbs, planted), of(blame, planted)]
@@ -94,14 +113,20 @@ fn text_of(all: &[Proofs], by_kind: &[(Kind, [usize; 3])], total: [usize; 3], ac
     let refused = proofs().filter(|proof| matches!(proof.effect, Effect::Refused { .. })).count();
     let (same, outputs) =
         all.iter().fold((0, 0), |(same, n), proofs| (same + proofs.same_bits.0, n + proofs.same_bits.1));
+    let within = brought.words();
     text += &format!("\nwithin tolerance all the same: {none}; refused by the runtime: {refused}\n");
-    text += &format!("with nothing planted {accused} of {} parts blame somebody\n", all.len());
-    text += &format!("run again without capture {same} of {outputs} outputs have the very bits that were dumped\n");
+    if !within.is_empty() {
+        text += &line(format_args!("outputs are judged{within}"));
+    }
+    text += &line(format_args!("with nothing planted {accused} of {} parts blame somebody", all.len()));
+    text += &line(format_args!(
+        "run again without capture {same} of {outputs} outputs have the very bits that were dumped"
+    ));
     for (graph, proof) in all.iter().flat_map(|proofs| proofs.proofs.iter().map(|proof| (&proofs.graph, proof))) {
         if proof.counts() && !proof.found_by_blame() {
             let named = proof.blamed.as_deref().unwrap_or("nobody");
             let (kind, value, guilty) = (proof.site.kind.name(), &proof.site.value, proof.guilty.join(", "));
-            text += &format!("not found: {graph}: {kind} at {value}, in {guilty}: {named} is blamed\n");
+            text += &line(format_args!("not found: {graph}: {kind} at {value}, in {guilty}: {named} is blamed"));
         }
     }
     text

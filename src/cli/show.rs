@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use super::answer::{json_text, pretty, put};
+use super::answer::{json_text, line, pretty, put};
 use super::exit::{Failure, Outcome, at};
 use super::node_table::{self, Found};
 use super::statistics::statistics;
@@ -120,7 +120,7 @@ fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
         Place::Case(case) => {
             let mut text = model_text(&case.path.join("model.onnx"))?;
             for step in &case.steps {
-                text += &format!("\n{}\n{}", step.path.display(), tensor_table(step, width)?);
+                text = text + "\n" + &line(step.path.display()) + &tensor_table(step, width)?;
             }
             Ok(text)
         }
@@ -130,7 +130,7 @@ fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
             let file = reader::tensor(path).map_err(at(path))?;
             file.load().map_err(at(path))?;
             let row = tensor_row(&file)?;
-            let lines = TENSOR_HEADER.iter().zip(&row).map(|(name, value)| format!("{name:9} {value}\n"));
+            let lines = TENSOR_HEADER.iter().zip(&row).map(|(name, value)| line(format_args!("{name:9} {value}")));
             Ok(table::fit(&lines.collect::<String>(), table::terminal()))
         }
         Place::Json(path) => {
@@ -159,7 +159,7 @@ fn passes_text(optimized: &Path) -> Result<String, Failure> {
     }
     let model = reader::load_model(optimized).map_err(at(optimized))?;
     let file = optimized.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(format!("{file}: passes {}\n", onnx::ran(&model).unwrap_or("none")))
+    Ok(line(format_args!("{file}: passes {}", onnx::ran(&model).unwrap_or("none"))))
 }
 
 fn tensor_table(step: &StepEntry, width: usize) -> Result<String, Failure> {

@@ -177,7 +177,7 @@ pub(super) fn paragraph(text: &str, width: usize) -> String {
 /// The text in lines of at most so many columns, broken at spaces; a longer word loses its middle.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ').map(|word| cut_middle(word, width)) {
+    for word in escape(text).split(' ').map(|word| cut_middle(word, width)) {
         match lines.last_mut() {
             Some(line) if columns(line) + 1 + columns(&word) <= width => *line += &format!(" {word}"),
             _ => lines.push(word),

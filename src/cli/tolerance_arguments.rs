@@ -17,6 +17,11 @@ pub(super) struct ToleranceArguments {
 }
 
 impl ToleranceArguments {
+    /// Whether all terms were given: nothing is left of a default.
+    pub(super) fn is_whole(&self) -> bool {
+        self.atol.and(self.rtol).and(self.scale).is_some()
+    }
+
     /// `default` but for what was given; None: nothing was.
     pub(super) fn over(&self, default: Tolerance) -> Option<Tolerance> {
         let Self { atol, rtol, scale } = *self;

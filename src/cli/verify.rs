@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::answer::{json_text, mebibytes, put};
+use super::answer::{json_text, line, mebibytes, put};
 use super::exit::{Exit, Outcome};
 use crate::dump::{Verified, verify};
 
@@ -35,16 +35,16 @@ pub(super) fn run(args: &Arguments) -> Outcome {
 fn text_of(found: &Verified) -> String {
     let mut text = String::new();
     for damage in &found.damaged {
-        text += &format!("damaged    {}: {}\n", damage.path.display(), damage.reason);
+        text += &line(format_args!("damaged    {}: {}", damage.path.display(), damage.reason));
     }
     let lists = [("missing", &found.missing), ("unlisted", &found.unlisted), ("not sealed", &found.not_sealed)];
     for (what, paths) in lists {
         for path in paths {
-            text += &format!("{what:10} {}\n", path.display());
+            text += &line(format_args!("{what:10} {}", path.display()));
         }
     }
     for of in &found.incomplete {
-        text += &format!("incomplete {}: {}\n", of.path.display(), of.reason);
+        text += &line(format_args!("incomplete {}: {}", of.path.display(), of.reason));
     }
     let counts = [
         (found.damaged.len(), "damaged"),
@@ -58,5 +58,5 @@ fn text_of(found: &Verified) -> String {
     ];
     let others: String = counts.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!(", {n} {what}")).collect();
     let (whole, bytes) = (found.whole, mebibytes(found.bytes));
-    text + &format!("{whole} files whole ({bytes} read){others}\n")
+    text + &line(format_args!("{whole} files whole ({bytes} read){others}"))
 }

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::answer::tell;
-use super::exit::{Outcome, at};
+use super::answer::{line, tell};
+use super::exit::{Exit, Outcome, at};
+use super::model_argument::files_of;
+use super::output_file::OutputFile;
 use crate::dump::reader;
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, MissingKernels};
@@ -14,7 +16,7 @@ use crate::onnx::{self, MissingKernels};
 pub(super) struct Arguments {
     /// A model (.onnx)
     model: PathBuf,
-    /// Where the result goes; replaced when it is there
+    /// Where the result goes; a file that is there is replaced. `-`: to standard output
     output: PathBuf,
     /// For the CUDA provider: only what it has no kernel for, as sessions on CUDA get it
     #[arg(long)]
@@ -25,22 +27,43 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
+    let read = match args.output.exists() {
+        true => files_of(&args.model, &mut reader::load_model_alone(&args.model).map_err(at(&args.model))?),
+        false => Vec::new(),
+    };
+    let output = OutputFile::at(&args.output, read)?;
+    if args.json && output.is_stdout() {
+        return Err("- and --json: standard output has one of them; name a file for the model".into());
+    }
+    if output.is_terminal() {
+        return Err("-: a model is no text for a terminal; name a file, or a pipe to standard output".into());
+    }
     let mut model = reader::load_model(&args.model).map_err(at(&args.model))?;
     if args.cuda {
         let widened = onnx::fit_kernels(&mut model, &MissingKernels::measured())?;
-        return written(args, &model, widened, "what ONNX Runtime's CUDA provider has no kernel for is done otherwise");
+        return written(
+            args,
+            &output,
+            &model,
+            widened,
+            "what ONNX Runtime's CUDA provider has no kernel for is done otherwise",
+        );
     }
     // Without FX names every operator rounds its own result.
     let nodes = model.graph.iter().flat_map(|graph| &graph.node);
     let values: Vec<String> = nodes.flat_map(|node| &node.output).filter(|name| !name.is_empty()).cloned().collect();
     let widened = onnx::widen(&model, &values)?;
     let done = "half precision computes in float32 where ONNX Runtime's CPU provider has no kernel";
-    written(args, widened.as_ref().unwrap_or(&model), widened.is_some(), done)
+    written(args, &output, widened.as_ref().unwrap_or(&model), widened.is_some(), done)
 }
 
-fn written(args: &Arguments, model: &ModelProto, widened: bool, done: &str) -> Outcome {
+fn written(args: &Arguments, file: &OutputFile, model: &ModelProto, widened: bool, done: &str) -> Outcome {
     let output = args.output.display();
-    let words = format!("{output}: {}\n", if widened { done } else { "as it was; no node needs another type" });
-    onnx::save(model, &args.output)?;
+    let words =
+        line(format_args!("{output}: {}", if widened { done } else { "as it was; no node needs another type" }));
+    file.write(&onnx::encoded(model)?)?;
+    if file.is_stdout() {
+        return Ok(Exit::Success);
+    }
     tell("widen", args.json, json!({ "output": args.output, "widened": widened }), &words)
 }

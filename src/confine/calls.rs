@@ -1,5 +1,6 @@
 //! System calls: seccomp. What is refused is listed, not what is taken: the runtime, libraries of custom operators and the C
-//! library make others with each version, and one that is refused by mistake would be a wrong answer.
+//! library make others with each version, and one that is refused by mistake would be a wrong answer. But for `ioctl`: of its
+//! requests a list is taken, since each driver and file system has others.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,8 @@ const NETWORK: &[c_long] = &[
 ];
 
 /// Other programs and processes: starting them, reading and writing their memory, taking their descriptors, memory and
-/// queues that they share by a number.
+/// queues that they share by a number; and leaving one's own session, group or user, by which whoever started a process
+/// ends it, and it ends with that one.
 const PROCESSES: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -51,13 +53,23 @@ const PROCESSES: &[c_long] = &[
     libc::SYS_semctl,
     libc::SYS_mq_open,
     libc::SYS_mq_unlink,
+    libc::SYS_setsid,
+    libc::SYS_setpgid,
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
 ];
 
 /// Those whose first argument is a process. A process's own number is let through: `abort` sends itself a signal.
 const TO_A_PROCESS: &[c_long] =
     &[libc::SYS_kill, libc::SYS_tgkill, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_tgsigqueueinfo];
 
-/// What changes files by their paths and is not Landlock's. libc has no name for the last four on all machines, which share
+/// What changes files by their paths and is not Landlock's, or watches folders that may not be read. libc has no name for the last four on all machines, which share
 /// their numbers: fchmodat2, setxattrat, removexattrat, file_setattr.
 const FILES: &[c_long] = &[
     libc::SYS_truncate,
@@ -75,6 +87,9 @@ const FILES: &[c_long] = &[
     libc::SYS_name_to_handle_at,
     libc::SYS_open_by_handle_at,
     libc::SYS_fanotify_init,
+    libc::SYS_fanotify_mark,
+    libc::SYS_inotify_init1,
+    libc::SYS_inotify_add_watch,
     452,
     463,
     466,
@@ -137,6 +152,7 @@ const OLD: &[c_long] = &[
     libc::SYS_iopl,
     libc::SYS_ioperm,
     libc::SYS_modify_ldt,
+    libc::SYS_inotify_init,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[c_long] = &[];
@@ -147,9 +163,14 @@ const X32: c_long = 0x4000_0000;
 /// process_vm_writev, mq_notify, kexec_load, execveat.
 const OF_X32: &[c_long] = &[514, 520, 521, 524, 527, 528, 536, 539, 540, 545];
 
-/// Requests of a descriptor that type into the terminal as its user would (TIOCSTI, TIOCLINUX), or have the kernel send
-/// signals to others (FIOSETOWN, SIOCSPGRP).
-const OF_DESCRIPTORS: [u64; 4] = [0x5412, 0x541c, 0x8901, 0x8902];
+/// Requests of a descriptor that are taken, all others not: of them are some that need no more than a file open for reading,
+/// and change its flags, version or verity, type into the terminal as its user would, or have the kernel send signals. These
+/// are what the C library, Rust and ONNX Runtime ask: whether it is a terminal (TCGETS, TCGETS2), its size (TIOCGWINSZ), how
+/// much can be read (FIONREAD), and not to wait (FIONBIO) nor to be inherited, or to be (FIOCLEX, FIONCLEX).
+const OF_DESCRIPTORS: [u64; 7] = [0x5401, 0x802c_542a, 0x5413, 0x541b, 0x5421, 0x5451, 0x5450];
+
+/// What a process may not set of itself: that no signal comes when its parent has gone (PR_SET_PDEATHSIG).
+const OF_ITSELF: u64 = 1;
 
 /// Commands that have the kernel send signals to others, or have others wait: F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE
 /// (who opens the file waits for 45 s), F_NOTIFY.
@@ -194,8 +215,10 @@ fn rules(locks: bool) -> Result<Rules, BackendError> {
     rules.insert(libc::SYS_prlimit64, vec![other(0)?]);
     let no_thread = SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64);
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is(0, no_thread, 0)?])?]);
+    rules.insert(libc::SYS_prctl, vec![SeccompRule::new(vec![is(0, SeccompCmpOp::Eq, OF_ITSELF)?])?]);
+    let another = OF_DESCRIPTORS.into_iter().map(|request| is(1, SeccompCmpOp::Ne, request));
+    rules.insert(libc::SYS_ioctl, vec![SeccompRule::new(another.collect::<Result<_, _>>()?)?]);
     let second = |value| SeccompRule::new(vec![is(1, SeccompCmpOp::Eq, value)?]);
-    rules.insert(libc::SYS_ioctl, OF_DESCRIPTORS.into_iter().map(second).collect::<Result<_, _>>()?);
     let mut commands = SIGNALS.to_vec();
     if !locks {
         rules.insert(libc::SYS_flock, Vec::new());
@@ -271,6 +294,59 @@ mod tests {
         });
         assert_eq!(got, [Err(libc::EPERM); 2]);
         flock(&other, NonBlockingLockShared).unwrap();
+    }
+
+    /// Its attributes can be set by a descriptor that only reads.
+    #[test]
+    fn a_file_that_is_read_keeps_its_attributes_and_answers_what_a_library_asks() {
+        use rustix::fs::{IFlags, ioctl_ficlone, ioctl_getflags, ioctl_setflags};
+        use rustix::io::{Errno, ioctl_fioclex, ioctl_fionbio, ioctl_fionread};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "read").unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let got = confined(|| {
+            use std::io::IsTerminal as _;
+            let refused = [ioctl_setflags(&file, IFlags::NODUMP), ioctl_ficlone(&file, &file)];
+            let asked = [ioctl_fionbio(&ours, true), ioctl_fioclex(&file), ioctl_fionread(&file).map(drop)];
+            let terminal = [rustix::termios::tcgetattr(&file).err(), rustix::termios::tcgetwinsize(&file).err()];
+            (refused, ioctl_getflags(&file).err(), asked, terminal, file.is_terminal())
+        });
+        assert_eq!(got, ([Err(Errno::PERM); 2], Some(Errno::PERM), [Ok(()); 3], [Some(Errno::NOTTY); 2], false));
+        if let Ok(flags) = ioctl_getflags(&file) {
+            assert!(!flags.contains(IFlags::NODUMP));
+        }
+    }
+
+    /// The parent ends it by its id, its terminal by its group, and the kernel when the parent has gone.
+    #[test]
+    fn whoever_started_it_still_ends_it() {
+        use rustix::process::{Pid, Signal, getpgrp, set_parent_process_death_signal, setpgid, setsid};
+        let got = confined(|| {
+            let kept = [set_parent_process_death_signal(None), set_parent_process_death_signal(Some(Signal::KILL))];
+            (kept, setsid().err(), setpgid(None::<Pid>, Some(getpgrp())).err())
+        });
+        let refused = rustix::io::Errno::PERM;
+        assert_eq!(got, ([Err(refused); 2], Some(refused), Some(refused)));
+    }
+
+    #[test]
+    fn no_folder_is_watched() {
+        use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
+        let watching = init(CreateFlags::empty()).unwrap();
+        let got = confined(|| {
+            let made = init(CreateFlags::empty()).err();
+            (made, add_watch(&watching, "/", WatchFlags::ALL_EVENTS).err())
+        });
+        assert_eq!(got, (Some(rustix::io::Errno::PERM), Some(rustix::io::Errno::PERM)));
+    }
+
+    #[test]
+    fn requests_and_what_a_process_may_not_set_are_the_kernels() {
+        use libc::{FIOCLEX, FIONBIO, FIONCLEX, FIONREAD, TCGETS, TCGETS2, TIOCGWINSZ};
+        assert_eq!(OF_DESCRIPTORS, [TCGETS, TCGETS2, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX].map(u64::from));
+        assert_eq!(OF_ITSELF, libc::PR_SET_PDEATHSIG as u64);
     }
 
     #[test]

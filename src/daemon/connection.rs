@@ -32,7 +32,7 @@ use crate::protocol::wire;
 pub fn serve(daemon: &Arc<Daemon>, transport: Arc<Transport>, mut place: Place) {
     let ended = greet(daemon, &transport, &mut place).and_then(|client| {
         let leaving = Leaving::new(daemon, client)?;
-        read_requests(daemon, &leaving)
+        read_requests(daemon, &leaving, &mut place)
     });
     let Err(error) = ended;
     match last_word(&error) {
@@ -133,13 +133,13 @@ struct Pending {
     body: Option<Held>,
 }
 
-fn read_requests(daemon: &Daemon, leaving: &Leaving<'_>) -> Served<std::convert::Infallible> {
+fn read_requests(daemon: &Daemon, leaving: &Leaving<'_>, place: &mut Place) -> Served<std::convert::Infallible> {
     let client = &leaving.client;
     loop {
         let head =
             client.transport.receive_head(|header| FrameHeader::decode_request(header, limits::BODY_BYTES), None)?;
         let Some(Body { id, request, held: body }) = read(client, &head)? else { continue };
-        match request {
+        match request.and_then(|request| place.admit(&request).map(|()| request)) {
             Err(error) => refuse(client, id, error)?,
             Ok(request) => {
                 tracing::debug!(client = client.id.0, request = request.name(), id, "request");

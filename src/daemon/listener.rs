@@ -13,7 +13,6 @@ use interprocess::local_socket::{Listener, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thiserror::Error;
 
-use crate::base::limits;
 use crate::base::log;
 use crate::base::process;
 use crate::base::sync::lock;
@@ -228,10 +227,7 @@ fn take(daemon: &Arc<Daemon>, stream: Stream) -> io::Result<()> {
         return refuse(&transport, WireError::client(ErrorCode::Permission, why));
     }
     let transport = Arc::new(transport);
-    let Some(place) = daemon.places.take(&transport) else {
-        let why = format!("{} clients are connected already; end one", limits::CONNECTIONS);
-        return refuse(&transport, WireError::client(ErrorCode::Limit, why));
-    };
+    let place = daemon.places.take(&transport);
     let (daemon, served) = (Arc::clone(daemon), Arc::clone(&transport));
     let connection = std::thread::Builder::new().name("connection".to_owned());
     if let Err(error) = connection.spawn(move || connection::serve(&daemon, served, place)) {

@@ -525,12 +525,15 @@ pub fn blame_file(part_folder: &Path, step: u64) -> PathBuf {
     part_folder.join(layout::blame_file(step))
 }
 
-/// What tells a data set from another under the same name: a hash of its manifests and its table of nodes.
+/// What tells a data set from another under the same name: a hash of its manifests, its table of nodes, its comparison, and
+/// what is told of the part's values.
 pub fn content_of(step: &Path, part_folder: &Path, number: u64) -> String {
     let values = part_folder.join(layout::values_folder(number));
     let mut hasher = blake3::Hasher::new();
     let nodes = part_folder.join(layout::nodes_file(number));
-    for file in [step.join(MANIFEST_FILE), values.join(MANIFEST_FILE), nodes] {
+    let comparison = part_folder.join(layout::comparison_file(number));
+    let provenance = part_folder.join(layout::PROVENANCE_FILE);
+    for file in [step.join(MANIFEST_FILE), values.join(MANIFEST_FILE), nodes, comparison, provenance] {
         hasher.update(&layout::read_json(&file).unwrap_or_default());
         hasher.update(b"\0");
     }

@@ -146,18 +146,26 @@ impl Server {
                 });
                 return Ok(None);
             }
-            LinkRequest::Widen(part) => {
-                loaded.spawn(&self.replies, id, move |_, _| {
+            LinkRequest::Widen { work, part } => {
+                loaded.spawn(&self.replies, id, move |_, tenant| {
+                    let stop = StopToken::under(&tenant.stop);
+                    let _running = tenant.running.begin(work, &stop);
+                    stop.check()?;
                     let exported = decode(&part)?;
                     let wide = precision::widened(&part, &exported)?;
                     Ok(LinkReply::Widened(wide.map(|model| model.encode_to_vec().into())))
                 });
                 return Ok(None);
             }
-            LinkRequest::Optimize(part) => {
-                loaded.spawn(&self.replies, id, move |resident, _| {
+            LinkRequest::Optimize { work, part } => {
+                loaded.spawn(&self.replies, id, move |resident, tenant| {
+                    let stop = StopToken::under(&tenant.stop);
+                    let _running = tenant.running.begin(work, &stop);
+                    stop.check()?;
+                    tenant.hold_at("optimize");
                     let runnable = precision::runnable(&part, &decode(&part)?)?;
-                    Ok(LinkReply::Optimized(resident.runtime.optimized(&runnable, &part.session)?.into()))
+                    let optimized = stop.over_making(|| resident.runtime.optimized(&runnable, &part.session))?;
+                    Ok(LinkReply::Optimized(optimized.into()))
                 });
                 return Ok(None);
             }
@@ -412,7 +420,8 @@ impl Resident {
         let constants = lease.inputs().iter().map(|tensor| self.sessions.share(tensor.to_owned())).collect::<Vec<_>>();
         drop(lease);
         let constants = frozen.iter().copied().zip(constants).collect();
-        let cached = self.sessions.get(&*self.runtime, part, constants, &stop).map_err(|error| at(error.into()))?;
+        let made = stop.over_making(|| self.sessions.get(&*self.runtime, part, constants, &stop));
+        let cached = made.map_err(|error| at(error.into()))?;
         // What was made stays in the cache: who asks again finds it.
         stop.check().map_err(|error| at(error.into()))?;
         let counter = if cached.built_in.is_some() { Counter::SessionsBuilt } else { Counter::SessionHits };

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, RwLock};
@@ -185,17 +187,23 @@ impl Tenant {
         Ok(read(&self.segments).lease(tensors, &[])?)
     }
 
-    /// Test-only: while [`hold_file`] exists, says so beside it and waits, until `stop` or, when the file says `hang`, as a
-    /// kernel that never ends; panics when it says `panic`.
+    /// Test-only: while the file of [`Hold`] exists, says so beside it and waits, until `stop` or, when the file says `hang`,
+    /// as a kernel that never ends; panics when it says `panic`.
     pub(super) fn hold(&self, stop: &StopToken) {
-        static FILE: LazyLock<Option<PathBuf>> = LazyLock::new(hold_file);
-        let Some(file) = &*FILE else { return };
+        let Some(Hold { file, held }) = &*HOLD else { return };
         let hangs = std::fs::read(file).is_ok_and(|text| text == b"hang");
         while file.exists() && (hangs || !self.stop.is_stopped() && !stop.is_stopped()) {
-            let mut held = file.clone().into_os_string();
-            held.push(".held");
-            let _ = std::fs::File::create(held);
+            tell_held(held);
             assert!(!std::fs::read(file).is_ok_and(|text| text == b"panic"), "a test asked for this panic");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Test-only: as [`Tenant::hold`], as one that never ends, where the file says `hang <what>`.
+    pub(super) fn hold_at(&self, what: &str) {
+        let Some(Hold { file, held }) = &*HOLD else { return };
+        while std::fs::read_to_string(file).is_ok_and(|text| text.strip_prefix("hang ") == Some(what)) {
+            tell_held(held);
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -213,9 +221,30 @@ impl Tenant {
     }
 }
 
-/// Test-only: the file that `RUST_ORT_TEST_HOLD` names.
-pub(super) fn hold_file() -> Option<PathBuf> {
-    std::env::var_os("RUST_ORT_TEST_HOLD").map(PathBuf::from)
+/// Test-only: the file that `RUST_ORT_TEST_HOLD` names, and the one beside it, `.held`, that has content while a call is held.
+struct Hold {
+    file: PathBuf,
+    held: File,
+}
+
+static HOLD: LazyLock<Option<Hold>> = LazyLock::new(|| {
+    let file = PathBuf::from(std::env::var_os("RUST_ORT_TEST_HOLD")?);
+    let mut held = file.clone().into_os_string();
+    held.push(".held");
+    let held = File::options().create(true).append(true).open(held).ok()?;
+    Some(Hold { file, held })
+});
+
+/// Test-only: says so once, until the test has taken note.
+fn tell_held(mut held: &File) {
+    if held.metadata().is_ok_and(|facts| facts.len() == 0) {
+        let _ = held.write_all(b"held");
+    }
+}
+
+/// Opens what a test is told by, which a confined process could not.
+pub(super) fn open_hold() {
+    LazyLock::force(&HOLD);
 }
 
 fn unknown(handle: PartHandle) -> WireError {

@@ -94,9 +94,19 @@ pub enum LinkRequest {
         frozen: Vec<FrozenInput>,
     },
     /// Tell what the precision pass makes of a part's model, for a dump. Answered by `Widened`.
-    Widen(PartSpec),
+    Widen {
+        /// What ends it.
+        work: Work,
+        /// The part.
+        part: PartSpec,
+    },
     /// Tell what the runtime's graph optimizer makes of a part's model, for a dump. Answered by `Optimized`.
-    Optimize(PartSpec),
+    Optimize {
+        /// What ends it.
+        work: Work,
+        /// The part.
+        part: PartSpec,
+    },
     /// Forget handles and end the sessions that no other handle uses. Answered by `Done` when they are gone.
     Release {
         /// As prepared.

@@ -1,6 +1,7 @@
 //! Model-local functions put in their callers' place.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Bound;
 
 use prost::Message as _;
 
@@ -11,8 +12,16 @@ use super::walk;
 
 /// A model may not grow past this many nodes, nor by more calls: functions that call functions grow exponentially.
 const MAX_NODES: usize = 1_000_000;
-/// Nor by more bytes: what protobuf readers accept.
+/// Nor by more bytes than these and so many times those of its functions, nor by more than protobuf readers accept: a list of
+/// short texts takes sixteen times its bytes in memory.
+const GROWTH_BYTES: usize = 256 << 20;
+const GROWTH_FACTOR: usize = 16;
 const MAX_BYTES: usize = i32::MAX as usize;
+/// Nor by more steps: of a call its function's inputs, outputs and defaults, used or not, and of each node there its inputs,
+/// outputs and attributes.
+const MAX_STEPS: usize = 4_000_000;
+/// Characters of a function's name in the names of its values.
+const SHOWN_NAME: usize = 64;
 /// Calls inside calls. Every level is one of recursion, here.
 const MAX_CALL_DEPTH: usize = 64;
 /// Bodies (of If, Loop, …) inside bodies, which calls may add to. Every level is one of recursion wherever a graph is
@@ -23,8 +32,8 @@ const MAX_BODY_DEPTH: usize = 30;
 /// functions themselves are dropped. Values given by a call keep their names; the values inside a function get a prefix
 /// that no name of the model starts with. Names of the nodes get it too.
 /// Errors: [`OnnxError::Inline`] for recursion, calls nested more than 64 deep, bodies more than 30, opset versions that
-/// differ, calls with too many inputs or outputs, or a result of more than a million nodes or 2 GiB;
-/// [`OnnxError::NoGraph`]. The model is unchanged after an error.
+/// differ, calls with too many inputs or outputs, a result of more than a million nodes or 2 GiB, or one that takes more than
+/// four million steps; [`OnnxError::NoGraph`]. The model is unchanged after an error.
 pub fn inline_functions(model: &mut ModelProto) -> Result<(), OnnxError> {
     inline_but(model, |_| false)
 }
@@ -41,9 +50,8 @@ pub(super) fn inline_but(model: &mut ModelProto, kept: impl Fn(&FunctionProto) -
         return Ok(());
     }
     let replaced = model.functions.iter().filter(|function| !kept(function));
-    let functions = replaced.map(|function| (key_of_function(function), function)).collect();
-    let (base, used) = (free_prefix(graph), BTreeSet::new());
-    let mut inliner = Inliner { functions, base, n_calls: 0, n_nodes: 0, n_bytes: 0, body_depth: 0, used };
+    let functions: Vec<_> = replaced.collect();
+    let mut inliner = Inliner::of(&functions, free_prefix(graph));
     let mut inlined = graph.clone();
     inliner.graph(&mut inlined, &mut Vec::new())?;
     let opsets = merged_opsets(model, &inliner.used, &kept)?;
@@ -56,17 +64,38 @@ pub(super) fn inline_but(model: &mut ModelProto, kept: impl Fn(&FunctionProto) -
 type Key = (String, String, String);
 
 struct Inliner<'a> {
-    functions: HashMap<Key, &'a FunctionProto>,
+    /// Each with its steps in a call.
+    functions: HashMap<Key, (&'a FunctionProto, usize)>,
     base: String,
     n_calls: usize,
     n_nodes: usize,
+    n_steps: usize,
     /// Of the functions put in place so far.
     n_bytes: usize,
+    /// At most so many.
+    max_bytes: usize,
     body_depth: usize,
     used: BTreeSet<Key>,
 }
 
-impl Inliner<'_> {
+impl<'a> Inliner<'a> {
+    fn of(functions: &[&'a FunctionProto], base: String) -> Self {
+        let len_bytes = functions.iter().map(|function| function.encoded_len()).fold(0, usize::saturating_add);
+        let max_bytes = len_bytes.saturating_mul(GROWTH_FACTOR).saturating_add(GROWTH_BYTES).min(MAX_BYTES);
+        let functions = functions.iter().map(|&function| (key_of_function(function), (function, steps(function))));
+        Self {
+            functions: functions.collect(),
+            base,
+            n_calls: 0,
+            n_nodes: 0,
+            n_steps: 0,
+            n_bytes: 0,
+            max_bytes,
+            body_depth: 0,
+            used: BTreeSet::new(),
+        }
+    }
+
     fn graph(&mut self, graph: &mut GraphProto, stack: &mut Vec<Key>) -> Result<(), OnnxError> {
         graph.node = self.nodes(std::mem::take(&mut graph.node), stack)?;
         Ok(())
@@ -76,8 +105,16 @@ impl Inliner<'_> {
         let mut result = Vec::with_capacity(nodes.len());
         for mut node in nodes {
             let key = key_of_call(&node);
-            if let Some(&function) = self.functions.get(&key) {
+            if let Some(&(function, n_steps)) = self.functions.get(&key) {
                 self.check_call(&key, stack)?;
+                self.n_steps = self.n_steps.saturating_add(n_steps).saturating_add(node.attribute.len());
+                if self.n_steps > MAX_STEPS {
+                    let why = format!(
+                        "the calls of the model's functions take more than {MAX_STEPS} steps, {n_steps} each of this one; \
+                         keep its functions, or export it flatter"
+                    );
+                    return Err(fail(&key, &why));
+                }
                 let body = self.expand(function, &node)?;
                 self.used.insert(key.clone());
                 stack.push(key);
@@ -134,16 +171,22 @@ impl Inliner<'_> {
                 &format!("called with {n_inputs} inputs and {n_outputs} outputs, it has {most_in} and {most_out}"),
             ));
         }
-        let prefix = format!("{}{}/{}/", self.base, self.n_calls, call.op_type());
+        let op: String = call.op_type().chars().take(SHOWN_NAME).collect();
+        let prefix = format!("{}{}/{op}/", self.base, self.n_calls);
         self.n_calls += 1;
         let mut names: HashMap<&str, String> = HashMap::new();
         for (at, formal) in function.input.iter().enumerate() {
             names.insert(formal, call.input.get(at).cloned().unwrap_or_default());
         }
-        let mut copies = Vec::new();
+        let too_large = || fail(&key, &format!("the model grows past {} bytes; keep its functions", self.max_bytes));
+        let (mut copies, mut copied_bytes) = (Vec::new(), self.n_bytes);
         for (formal, actual) in function.output.iter().zip(&call.output).filter(|(_, actual)| !actual.is_empty()) {
             // An output that is an input, or is given twice, has a name already.
             if let Some(source) = names.get(formal.as_str()) {
+                copied_bytes = copied_bytes.saturating_add(source.len() + actual.len());
+                if copied_bytes > self.max_bytes {
+                    return Err(too_large());
+                }
                 copies.push(NodeProto {
                     op_type: Some("Identity".into()),
                     input: vec![source.clone()],
@@ -157,9 +200,8 @@ impl Inliner<'_> {
         let defaults = function.attribute_proto.iter().map(|attribute| (attribute.name(), attribute));
         let given = call.attribute.iter().map(|attribute| (attribute.name(), attribute));
         let scope = Scope { prefix, names, attributes: defaults.chain(given).collect() };
-        let grown = scope.len_bytes(&function.node).saturating_add(self.n_bytes);
-        if grown > MAX_BYTES {
-            return Err(fail(&key, &format!("the model grows past {MAX_BYTES} bytes; keep its functions")));
+        if scope.len_bytes(&function.node, self.max_bytes - copied_bytes).is_none() {
+            return Err(too_large());
         }
         let mut body: Vec<NodeProto> = function.node.clone();
         body.iter_mut().for_each(|node| scope.node(node));
@@ -167,10 +209,11 @@ impl Inliner<'_> {
             return Err(fail(&key, &format!("the model grows past {MAX_NODES} nodes; keep its functions")));
         }
         body.extend(copies);
-        self.n_bytes = body.iter().map(NodeProto::encoded_len).fold(self.n_bytes, usize::saturating_add);
-        if self.n_bytes > MAX_BYTES {
-            return Err(fail(&key, &format!("the model grows past {MAX_BYTES} bytes; keep its functions")));
+        let grown = body.iter().map(NodeProto::encoded_len).fold(self.n_bytes, usize::saturating_add);
+        if grown > self.max_bytes {
+            return Err(too_large());
         }
+        self.n_bytes = grown;
         Ok(body)
     }
 }
@@ -191,11 +234,40 @@ impl Scope<'_> {
         }
     }
 
-    /// Bytes of a function's nodes in this call, but for the longer names; to be known before anything is cloned: a call's
-    /// attribute may be large, and referred to often.
-    fn len_bytes(&self, nodes: &[NodeProto]) -> usize {
-        let given = self.attributes.iter().map(|(&name, attribute)| (name, attribute.encoded_len())).collect();
-        nodes.iter().map(|node| node.encoded_len() + referred_bytes(node, &given)).fold(0, usize::saturating_add)
+    /// Bytes of a function's nodes in this call; to be known before anything is cloned: a call's attribute, or a name in it,
+    /// may be large, and referred to often. None: more than these.
+    fn len_bytes(&self, nodes: &[NodeProto], at_most: usize) -> Option<usize> {
+        let mut sum = 0_usize;
+        for node in nodes {
+            sum = sum.saturating_add(node.encoded_len());
+            for body in walk::graphs(walk::bodies(node)) {
+                sum = sum.saturating_add(self.longer_by(names_of_graph(body)));
+            }
+            let inside = walk::graphs(walk::bodies(node)).flat_map(|body| &body.node);
+            for node in inside.chain([node]) {
+                let own = if node.name().is_empty() { 0 } else { self.prefix.len() };
+                let names = node.input.iter().chain(&node.output).map(String::as_str);
+                sum = sum.saturating_add(own).saturating_add(self.longer_by(names));
+                for actual in node.attribute.iter().filter_map(|one| self.attributes.get(one.ref_attr_name())) {
+                    // Each time counted, however large it is: no further than the limit.
+                    sum = Some(sum.saturating_add(actual.encoded_len())).filter(|&sum| sum <= at_most)?;
+                }
+            }
+            if sum > at_most {
+                return None;
+            }
+        }
+        Some(sum)
+    }
+
+    /// By how many bytes these names are longer in this call.
+    fn longer_by<'n>(&self, names: impl Iterator<Item = &'n str>) -> usize {
+        let longer = |name: &str| match self.names.get(name) {
+            Some(actual) => actual.len().saturating_sub(name.len()),
+            None if name.is_empty() => 0,
+            None => self.prefix.len(),
+        };
+        names.map(longer).fold(0, usize::saturating_add)
     }
 
     fn optional_name(&self, name: &mut Option<String>) {
@@ -232,12 +304,20 @@ impl Scope<'_> {
     }
 }
 
-/// Bytes that a node's references to attributes stand for, those inside its bodies included.
-fn referred_bytes(node: &NodeProto, given: &HashMap<&str, usize>) -> usize {
-    let inside = walk::graphs(walk::bodies(node)).flat_map(|body| &body.node);
-    let attributes = inside.chain([node]).flat_map(|node| &node.attribute);
-    let referred = attributes.map(AttributeProto::ref_attr_name).filter(|name| !name.is_empty());
-    referred.filter_map(|name| given.get(name)).fold(0, |sum, &n_bytes| sum.saturating_add(n_bytes))
+/// What a graph itself names: its inputs, outputs, values and initializers.
+fn names_of_graph(graph: &GraphProto) -> impl Iterator<Item = &str> {
+    let infos = graph.input.iter().chain(&graph.output).chain(&graph.value_info).map(|info| info.name());
+    let sparse = graph.sparse_initializer.iter().filter_map(|sparse| sparse.values.as_ref());
+    infos.chain(graph.initializer.iter().chain(sparse).map(|tensor| tensor.name()))
+}
+
+/// Steps of a call of a function.
+fn steps(function: &FunctionProto) -> usize {
+    let of_node = |node: &NodeProto| 1 + node.input.len() + node.output.len() + node.attribute.len();
+    let bodies = walk::graphs(function.node.iter().flat_map(walk::bodies));
+    let inside = bodies.map(|body| names_of_graph(body).count() + body.node.iter().map(of_node).sum::<usize>());
+    let own = 1 + function.input.len() + function.output.len() + function.attribute_proto.len();
+    own + function.node.iter().map(of_node).sum::<usize>() + inside.sum::<usize>()
 }
 
 fn key_of_call(node: &NodeProto) -> Key {
@@ -259,11 +339,14 @@ fn fail(key: &Key, reason: &str) -> OnnxError {
 /// A prefix that no value, node or initializer of the graph starts with.
 fn free_prefix(graph: &GraphProto) -> String {
     let names = walk::names(graph);
-    let mut prefix = "fn".to_owned();
-    while names.iter().any(|name| name.starts_with(&prefix)) {
-        prefix.push('_');
-    }
-    prefix
+    let is_free = |prefix: &String| {
+        let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
+        names.range::<str, _>(from).next().is_none_or(|name| !name.starts_with(prefix.as_str()))
+    };
+    let short = (0..4).map(|n| format!("fn{}", "_".repeat(n)));
+    // No name starts with two of these.
+    let mut candidates = short.chain((0_u64..).map(|n| format!("fn_{n}_")));
+    candidates.find(is_free).expect("names are finite, numbers are not")
 }
 
 /// The model's opsets and those of the functions put in place.
@@ -273,14 +356,20 @@ fn merged_opsets(
     kept: impl Fn(&FunctionProto) -> bool,
 ) -> Result<Vec<OperatorSetIdProto>, OnnxError> {
     let mut opsets = model.opset_import.clone();
+    let mut versions: HashMap<String, i64> = HashMap::new();
+    for opset in &opsets {
+        versions.entry(domain(opset.domain())).or_insert(opset.version());
+    }
     for function in model.functions.iter().filter(|function| used.contains(&key_of_function(function))) {
         for opset in &function.opset_import {
-            let known = opsets.iter().find(|known| domain(known.domain()) == domain(opset.domain()));
-            match known {
-                None => opsets.push(opset.clone()),
-                Some(known) if known.version() == opset.version() => {}
-                Some(known) => {
-                    let (name, wants, has) = (opset.domain(), opset.version(), known.version());
+            match versions.get(&domain(opset.domain())) {
+                None => {
+                    versions.insert(domain(opset.domain()), opset.version());
+                    opsets.push(opset.clone());
+                }
+                Some(&known) if known == opset.version() => {}
+                Some(has) => {
+                    let (name, wants) = (opset.domain(), opset.version());
                     let reason =
                         format!("needs opset {name:?} {wants}, the model has {has}; export both with one opset");
                     return Err(fail(&key_of_function(function), &reason));
@@ -289,8 +378,10 @@ fn merged_opsets(
         }
     }
     let (left, replaced): (Vec<_>, Vec<_>) = model.functions.iter().partition(|&function| kept(function));
-    let of = |functions: &[&FunctionProto], name: &str| functions.iter().any(|function| function.domain() == name);
-    let still_called = |name: &str| name.is_empty() || name == "ai.onnx" || !of(&replaced, name) || of(&left, name);
+    let [replaced, left]: [HashSet<&str>; 2] =
+        [replaced, left].map(|functions| functions.iter().map(|function| function.domain()).collect());
+    let still_called =
+        |name: &str| name.is_empty() || name == "ai.onnx" || !replaced.contains(name) || left.contains(name);
     opsets.retain(|opset| still_called(opset.domain()));
     Ok(opsets)
 }
@@ -409,9 +500,7 @@ mod tests {
         let body = function("F", &["a"], &["b"], vec![node("", "Neg", &["a"], &["b"])]);
         let call = node("local", "F", &["x"], &["y"]);
         for (n_bytes, fits) in [(0, true), (MAX_BYTES - 10, false)] {
-            let (functions, base, used) =
-                (HashMap::from([(key_of_function(&body), &body)]), String::new(), BTreeSet::new());
-            let mut inliner = Inliner { functions, base, n_calls: 0, n_nodes: 0, n_bytes, body_depth: 0, used };
+            let mut inliner = Inliner { n_bytes, max_bytes: MAX_BYTES, ..Inliner::of(&[&body], String::new()) };
             let inlined = inliner.nodes(vec![call.clone()], &mut Vec::new()).map_err(|error| error.to_string());
             assert_eq!(inlined.is_ok(), fits);
             assert!(inlined.err().is_none_or(|text| text.contains("grows past 2147483647 bytes")));
@@ -433,12 +522,76 @@ mod tests {
             vec![AttributeProto { name: Some("then_branch".into()), g: Some(body), ..Default::default() }];
         let scope = Scope { prefix: String::new(), names: HashMap::new(), attributes: HashMap::from([("v", &given)]) };
         let nodes: Vec<NodeProto> = (0..1500).flat_map(|_| [inner.clone(), outer.clone()]).collect();
-        let n_bytes = scope.len_bytes(&nodes);
+        let n_bytes = scope.len_bytes(&nodes, usize::MAX).unwrap();
         assert!(n_bytes > 3000 << 20 && n_bytes < 3001 << 20, "{n_bytes}");
+        assert_eq!((scope.len_bytes(&nodes, n_bytes), scope.len_bytes(&nodes, n_bytes - 1)), (Some(n_bytes), None));
         let mut call = node("local", "F", &["x"], &["y"]);
         call.attribute = vec![given];
         let mut model = model(vec![call], vec![function("F", &["a"], &["b"], nodes)]);
-        assert!(inline_functions(&mut model).unwrap_err().to_string().contains("grows past 2147483647 bytes"));
+        assert!(inline_functions(&mut model).unwrap_err().to_string().contains("the model grows past "));
+    }
+
+    /// Used or not, and whether or not there is a node in it.
+    #[test]
+    fn inputs_and_defaults_of_a_function_count_in_every_call() {
+        let refused = |function: &FunctionProto, n: usize| {
+            let calls = vec![node("local", "F", &[], &[]); n];
+            let mut model = model(calls, vec![function.clone()]);
+            inline_functions(&mut model).err().map(|error| error.to_string())
+        };
+        let inputs = function("F", &["a"; 3000], &[], Vec::new());
+        let mut defaults = function("F", &[], &[], Vec::new());
+        defaults.attribute_proto = vec![AttributeProto::default(); 3000];
+        for function in [inputs, defaults] {
+            assert_eq!(refused(&function, 100), None);
+            let error = refused(&function, 3000).unwrap();
+            assert!(error.contains("more than 4000000 steps, 3001 each of this one"), "{error}");
+        }
+    }
+
+    #[test]
+    fn functions_that_double_are_refused() {
+        let level = |n: usize| {
+            let callee = format!("F{}", n + 1);
+            let (domain, op) = if n == 24 { ("", "Neg") } else { ("local", callee.as_str()) };
+            function(
+                &format!("F{n}"),
+                &["p"],
+                &["q"],
+                vec![node(domain, op, &["p"], &["m"]), node(domain, op, &["m"], &["q"])],
+            )
+        };
+        let mut model = model(vec![node("local", "F0", &["x"], &["y"])], (0..25).map(level).collect());
+        assert!(inline_functions(&mut model).unwrap_err().to_string().contains("keep its functions"));
+    }
+
+    /// A name of the caller's stands wherever the function reads its input, or hands it through.
+    #[test]
+    fn long_names_are_counted_before_they_are_copied() {
+        let long = "x".repeat(1 << 20);
+        let reads = function("F", &["a"], &["b"], vec![node("", "Sum", &["a"; 1000], &["b"])]);
+        let hands = function("F", &["a"], &["a"; 1000], Vec::new());
+        for (function, outputs) in [(reads, vec!["y"]), (hands, vec!["y"; 1000])] {
+            let mut model = model(vec![node("local", "F", &[&long], &outputs)], vec![function]);
+            assert!(inline_functions(&mut model).unwrap_err().to_string().contains("the model grows past "));
+        }
+        let body = function(&"F".repeat(1 << 20), &["a"], &["b"], vec![node("", "Neg", &["t"; 1000], &["t"])]);
+        let mut model = model(vec![node("local", &"F".repeat(1 << 20), &["x"], &["y"])], vec![body]);
+        inline_functions(&mut model).unwrap();
+        assert!(model.graph.unwrap().node[0].input[0].len() < 100);
+    }
+
+    #[test]
+    fn a_free_prefix_is_short_however_names_begin() {
+        let prefix = |names: &[&str]| {
+            free_prefix(&GraphProto {
+                node: names.iter().map(|name| node("", "Neg", &[name], &[])).collect(),
+                ..Default::default()
+            })
+        };
+        assert_eq!(prefix(&["x", "f", "gn"]), "fn");
+        assert_eq!(prefix(&["fn"]), "fn_");
+        assert_eq!(prefix(&["fn", &format!("fn{}", "_".repeat(1 << 16)), "fn_0_", "fn_1_x"]), "fn_2_");
     }
 
     #[test]

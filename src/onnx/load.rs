@@ -1,6 +1,6 @@
 //! Models from bytes and files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Component, Path};
 
@@ -96,6 +96,13 @@ pub fn read_external(model: &mut ModelProto, folder: &Path) -> Result<(), OnnxEr
     let mut files: BTreeMap<String, Bytes> = BTreeMap::new();
     let external = |tensor: &&mut TensorProto| tensor.data_location() == DataLocation::External;
     tensors_mut(model).into_iter().filter(external).try_for_each(|tensor| read_one(tensor, folder, &mut files))
+}
+
+/// Files, as the model names them, in which elements of its tensors stand.
+pub fn external_locations(model: &mut ModelProto) -> BTreeSet<String> {
+    let external = tensors_mut(model).into_iter().filter(|tensor| tensor.data_location() == DataLocation::External);
+    let entries = external.flat_map(|tensor| &tensor.external_data).filter(|entry| entry.key() == "location");
+    entries.map(|entry| entry.value().to_owned()).collect()
 }
 
 /// files: those read so far, by location.

@@ -33,7 +33,7 @@ pub use error::OnnxError;
 pub use footprint::footprint;
 pub use graph::{count_nodes, expose_intermediates, order, producers, sort, uses, value_info};
 pub use inline::{inline_around_attention, inline_functions};
-pub use load::{decode, decode_whole, load, load_alone_from, load_from, read, read_external};
+pub use load::{decode, decode_whole, external_locations, load, load_alone_from, load_from, read, read_external};
 pub use outputs::{has_transposed_outputs, keep_transposed_outputs};
 pub use precision::{
     Attend, MISSING_KERNELS, MissingKernels, SWITCHES, Switched, Unrounded, Widened, double, dtype_of, for_each_typed,
@@ -45,7 +45,7 @@ pub use rewrite::{
     AVERAGED, BELOW, ChannelConvolution, HALF_PRODUCT, KEEPDIMS, LEFT_AXIS, RowReduction, TURNED, Target, WIDE_SUM,
     fit_kernels, is_ours, passes, passes_for, ran, reduce_rows, rewrite,
 };
-pub use save::save;
+pub use save::{encoded, save};
 pub use select::{Described, Descriptions, descriptions, fitting_values, matches, node_owners, select_nodes};
 pub use tensor::{NamedTensor, decode_tensor, load_tensor, tensor_file_len, tensor_header, tensor_proto};
 pub use terms::{adds_up, give_terms};

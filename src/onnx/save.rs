@@ -13,9 +13,14 @@ const PROTOBUF_LIMIT: usize = i32::MAX as usize;
 
 /// Write the model to one file: whole or not at all. Errors: [`OnnxError::TooBig`], [`OnnxError::Io`].
 pub fn save(model: &ModelProto, path: &Path) -> Result<(), OnnxError> {
+    write_whole(path, 0o644, &[&encoded(model)?]).map_err(OnnxError::io(path, "write"))
+}
+
+/// The model as a file has it. Errors: [`OnnxError::TooBig`].
+pub fn encoded(model: &ModelProto) -> Result<Vec<u8>, OnnxError> {
     let n_bytes = model.encoded_len();
     if n_bytes > PROTOBUF_LIMIT {
         return Err(OnnxError::TooBig { n_bytes, limit: PROTOBUF_LIMIT });
     }
-    write_whole(path, 0o644, &[&model.encode_to_vec()]).map_err(OnnxError::io(path, "write"))
+    Ok(model.encode_to_vec())
 }

@@ -105,6 +105,8 @@ pub enum RuntimeError {
         name: String,
         /// Its type.
         declared: String,
+        /// Names and types of others that are none either, as far as is known.
+        others: Vec<(String, String)>,
     },
     /// The call has another number of tensors than the model.
     #[error("the call has {got} {kind}s: the model has {expected}")]

@@ -1,5 +1,6 @@
 //! Ending the calls of a client that is gone, or one that nobody waits for.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -19,7 +20,29 @@ pub struct StopToken {
     calls: Mutex<Vec<Weak<dyn Terminate>>>,
 }
 
+thread_local! {
+    /// What ends the sessions that this thread makes.
+    static MAKING: RefCell<Option<Arc<StopToken>>> = const { RefCell::new(None) };
+}
+
 impl StopToken {
+    /// Does something in which sessions are made, on this thread: what ends the token ends their making, too.
+    pub fn over_making<T>(self: &Arc<Self>, makes: impl FnOnce() -> T) -> T {
+        struct Before(Option<Arc<StopToken>>);
+        impl Drop for Before {
+            fn drop(&mut self) {
+                MAKING.set(self.0.take());
+            }
+        }
+        let _before = Before(MAKING.replace(Some(Arc::clone(self))));
+        makes()
+    }
+
+    /// What ends the sessions that this thread makes, where something does.
+    pub fn of_making() -> Option<Arc<Self>> {
+        MAKING.with_borrow(Clone::clone)
+    }
+
     /// One that ends with `parent`, or alone.
     pub fn under(parent: &Self) -> Arc<Self> {
         let own = Arc::new(Self::default());

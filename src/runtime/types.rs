@@ -31,7 +31,7 @@ impl Declared {
             let name = info.name().to_owned();
             let Some(dtype) = declared_type(info).or_else(|| found.get(info.name()).copied()) else {
                 let declared = onnx::type_text(info.r#type.as_ref());
-                return Err(RuntimeError::UnsupportedValue { kind, name, declared });
+                return Err(RuntimeError::UnsupportedValue { kind, name, declared, others: Vec::new() });
             };
             let shape = declared_shape(info);
             let dims = shape.iter().flat_map(|shape| &shape.dim).map(|dim| match dim.value {

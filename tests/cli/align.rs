@@ -392,3 +392,36 @@ fn what_does_not_fit_together_is_an_error() {
     let said = dumping::piped(folder.path(), &["apart", "align", "a.onnx", "a.onnx"]);
     assert_eq!(said.code, 2, "{}", said.err);
 }
+
+#[test]
+fn what_no_tensor_is_is_left_out_and_names_stay_on_their_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut graph = sums("", &[3., 4.]);
+    graph.node.extend(["s0", "s1", "s2"].map(|name| node("SequenceEmpty", &[], &[name])));
+    put(folder.path(), "sequences.onnx", graph);
+    let value = json(folder.path(), &["sequences.onnx", "sequences.onnx"]);
+    let left_out = value["models"][0]["trace"]["not_shown"].as_array().unwrap();
+    assert_eq!(left_out.len(), 3, "{value}");
+
+    let dims = [common::Dim::Named("a\nfeeds: b")];
+    let model = common::Model::default().node("Neg", &["x"], &["y"]);
+    let model = model.input("x", DType::F32, &dims).output("y", DType::F32, &dims).build();
+    fs::write(folder.path().join("lines.onnx"), model).unwrap();
+    let said = align(folder.path(), &["lines.onnx", "lines.onnx"]);
+    assert_eq!(said.out.lines().filter(|line| line.starts_with("feeds: ")).count(), 1, "{}", said.out);
+    assert!(said.out.contains("a\\nfeeds: b="), "{}", said.out);
+}
+
+/// Each over the same bytes, which a reader would copy for each.
+#[test]
+fn tensors_that_share_bytes_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "a.onnx", sums("", &[3., 4.]));
+    let entry = |name: &str| format!(r#""{name}":{{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#);
+    let header = format!("{{{},{}}}", entry("x"), entry("z"));
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 8]].concat();
+    fs::write(folder.path().join("x.safetensors"), file).unwrap();
+    let said = align(folder.path(), &["a.onnx", "a.onnx", "--feeds", "x.safetensors"]);
+    let expected = "x.safetensors: z: its bytes are 0 to 8, where those before end at 8";
+    assert!(said.code == 2 && said.err.contains(expected), "{}{}", said.out, said.err);
+}

@@ -2,14 +2,18 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
+use std::process::Stdio;
 
 use rust_ort::base::ids::StepId;
 use rust_ort::tensor::TensorBuf;
+use rustix::process::{Pid, Signal};
 use serde_json::json;
 
 use crate::common::{attempts, custom_ops, library};
 use crate::dumping::{self, Said, piped, program};
+use crate::support::wait_for;
 
 const PART: &str = "run/0_0-forward/part_0";
 
@@ -40,8 +44,9 @@ fn run(folder: &Path, command: &str, more: &[&str]) -> Said {
 #[test]
 fn a_model_of_a_dump_reaches_no_file_network_or_process() {
     let folder = tempfile::tempdir().unwrap();
-    let tried = [1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13.];
-    dump(folder.path(), &tried, &[13., 13., 1., 1., 1., 1., 1., 1., 0., 0., 1., 1., 13.]);
+    let tried = [1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 20., 21., 22.];
+    let got = [13., 13., 1., 1., 1., 1., 1., 1., 0., 0., 1., 1., 13., 1., 1., 1.];
+    dump(folder.path(), &tried, &got);
     let said = run(folder.path(), "replay", &[]);
     assert!(said.code == 0 && said.out.contains("same bits"), "{}{}", said.out, said.err);
     assert!(!said.err.contains("confined"), "{}", said.err);
@@ -52,15 +57,68 @@ fn a_model_of_a_dump_reaches_no_file_network_or_process() {
     assert!(folder.path().join(PART).join("blame_0.json").is_file());
 }
 
+/// `script` runs it on a terminal, whose session it would have.
+#[test]
+fn a_model_of_a_dump_reads_neither_the_terminal_nor_the_environment() {
+    let folder = tempfile::tempdir().unwrap();
+    let tried = [14., 15., 16., 17.];
+    dump(folder.path(), &tried, &[2., 13., 9., 1.]);
+    let (onnxruntime, custom, rust_ort) = (library(), custom_ops().path, env!("CARGO_BIN_EXE_rust-ort"));
+    let line = format!(
+        "{rust_ort} replay {PART} --all --onnxruntime {} --custom-op-library {}",
+        onnxruntime.display(),
+        custom.display()
+    );
+    let mut script = std::process::Command::new("script");
+    script.args(["-qec", &line, "/dev/null"]).current_dir(folder.path()).env("THEIR_SECRET", "x");
+    script.env("RUST_ORT_STATE_DIR", folder.path().join("state")).env_remove("COLUMNS");
+    let Ok(output) = script.output() else {
+        eprintln!("skipped: no `script` to make a terminal");
+        return;
+    };
+    let said = Said::from(output);
+    assert!(said.code == 0 && said.out.contains("same bits"), "{} {}{}", said.code, said.out, said.err);
+}
+
+/// What an interrupt of the terminal reaches is the command alone, whose child is of another session.
+#[test]
+fn a_command_that_is_interrupted_takes_its_child_along() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path(), &[9.], &[0.]);
+    let named = library();
+    let words = ["replay", PART, "--repeat", "4000000000", "--onnxruntime", named.to_str().unwrap()];
+    let mut command = program(folder.path(), &words);
+    command.arg("--custom-op-library").arg(custom_ops().path);
+    let mut parent = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let pid = parent.id();
+    let children = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let told = |pid: &str, at: usize| {
+        let told = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        Some(told.rsplit_once(')')?.1.split_whitespace().nth(at)?.to_owned())
+    };
+    let child = wait_for("a child of a session of its own", || {
+        let child = children().split_whitespace().next()?.to_owned();
+        (told(&child, 3)? == child).then_some(child)
+    });
+    rustix::process::kill_process(Pid::from_child(&parent), Signal::INT).unwrap();
+    assert_eq!(parent.wait().unwrap().signal(), Some(Signal::INT.as_raw()));
+    // Whoever adopts it may not have waited for it yet.
+    wait_for("the child's end", || told(&child, 0).is_none_or(|state| state == "Z").then_some(()));
+}
+
 #[test]
 fn without_confinement_it_has_the_rights_of_its_user() {
     let folder = tempfile::tempdir().unwrap();
-    dump(folder.path(), &[1., 2., 3., 5., 11., 12., 13.], &[0.; 7]);
-    let said = run(folder.path(), "replay", &["--no-confine"]);
+    dump(folder.path(), &[1., 2., 3., 5., 11., 12., 13., 14.], &[0.; 8]);
+    let named = library();
+    let mut by_flag =
+        program(folder.path(), &["replay", PART, "--no-confine", "--onnxruntime", named.to_str().unwrap()]);
+    by_flag.arg("--custom-op-library").arg(custom_ops().path).env("THEIR_SECRET", "x");
+    let said = Said::from(by_flag.output().unwrap());
     assert!(said.code == 0 && said.out.contains("same bits"), "{}{}", said.out, said.err);
     let (onnxruntime, custom) = (library(), custom_ops().path);
     let mut by_variable = program(folder.path(), &["replay", PART, "--onnxruntime", onnxruntime.to_str().unwrap()]);
-    by_variable.arg("--custom-op-library").arg(custom);
+    by_variable.arg("--custom-op-library").arg(custom).env("THEIR_SECRET", "x");
     let said = Said::from(by_variable.env("RUST_ORT_CONFINE", "off").output().unwrap());
     assert!(said.code == 0, "{}{}", said.out, said.err);
     let said = Said::from(by_variable.env("RUST_ORT_CONFINE", "no").output().unwrap());

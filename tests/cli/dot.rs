@@ -1,6 +1,7 @@
 //! `rust-ort dot`, as a shell sees it.
 
 use std::fs;
+use std::os::unix::fs::{FileTypeExt as _, symlink};
 use std::path::Path;
 
 use rust_ort::base::ids::StepId;
@@ -12,7 +13,7 @@ use rust_ort::tensor::TensorBuf;
 use serde_json::json;
 
 use crate::any_model::{self, node};
-use crate::dumping::{self, json, piped};
+use crate::dumping::{self, json, piped, program};
 
 const PART: &str = "run/0_0-forward/part_0";
 
@@ -128,4 +129,52 @@ fn a_model_with_bodies_functions_and_data_elsewhere_is_drawn() {
     assert_eq!(ops, ["input", "Add", "input", "If", "local::F", "Mul"]);
     let inlined = json(folder.path(), &["dot", "any.onnx", "--inline"]);
     assert_eq!(inlined["boxes"].as_array().unwrap().len(), 7);
+}
+
+#[test]
+fn a_picture_replaces_regular_files_alone_and_never_its_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    save(&any_model::model(), &at("any.onnx")).unwrap();
+    let model = fs::read(at("any.onnx")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe"), rustix::fs::Mode::RWXU).unwrap();
+    symlink("any.onnx", at("link.svg")).unwrap();
+    symlink("drawn.svg", at("other.svg")).unwrap();
+    for (command, named, expected) in [
+        (["dot", "any.onnx", "--svg"], "any.onnx", "it is the file that is read"),
+        (["dot", "any.onnx", "--svg"], "link.svg", "it is the file that is read"),
+        (["dot", "any.onnx", "--svg"], "pipe", "it is a pipe"),
+        (["dot", "any.onnx", "--svg"], ".", "it is a folder"),
+        (["study", "gemm", "--svg"], "pipe", "it is a pipe"),
+    ] {
+        let said = piped(folder.path(), &[&command[..], &[named]].concat());
+        assert!(said.code == 2 && said.err.contains(expected), "{command:?} {named}: {}{}", said.out, said.err);
+    }
+    // What holds its elements is read as well, by those who look at them.
+    fs::write(at("data"), [0; 4]).unwrap();
+    for (args, named) in [
+        (["widen", "any.onnx"].to_vec(), "link.svg"),
+        (vec!["widen", "any.onnx"], "data"),
+        (vec!["dot", "any.onnx", "--svg"], "data"),
+    ] {
+        let said = piped(folder.path(), &[&args[..], &[named]].concat());
+        assert!(
+            said.code == 2 && said.err.contains("it is the file that is read"),
+            "{args:?}: {}{}",
+            said.out,
+            said.err
+        );
+    }
+    assert_eq!(fs::read(at("any.onnx")).unwrap(), model);
+    assert!(fs::symlink_metadata(at("pipe")).unwrap().file_type().is_fifo() && at("link.svg").is_symlink());
+    assert_eq!(piped(folder.path(), &["dot", "any.onnx", "--svg", "other.svg"]).code, 0);
+    assert!(at("other.svg").is_symlink());
+    let drawn = fs::read_to_string(at("drawn.svg")).unwrap();
+    let said = piped(folder.path(), &["dot", "any.onnx", "--svg", "-"]);
+    assert_eq!((said.code, said.out), (0, drawn));
+    let said = piped(folder.path(), &["dot", "any.onnx", "--svg", "-", "--json"]);
+    assert!(said.code == 2 && said.err.contains("--json"), "{}{}", said.out, said.err);
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let said = program(folder.path(), &["dot", "any.onnx", "--svg", "-"]).stdout(full).output().unwrap();
+    assert_eq!(said.status.code(), Some(2));
 }

@@ -261,7 +261,8 @@ fn what_ran_on_a_device_is_not_run_on_the_cpu_unless_that_is_asked_for() {
     assert!(script.contains("PROVIDERS = [[\"CPUExecutionProvider\",{}]]"), "{script}");
     // As if the library had it.
     let with_cuda = |args: &[&str]| -> Said {
-        dumping::program(folder.path(), args).env("RUST_ORT_TEST_CUDA_ON_HOST", "1").output().unwrap().into()
+        let mut command = dumping::program(folder.path(), args);
+        command.arg("--no-confine").env("RUST_ORT_TEST_CUDA_ON_HOST", "1").output().unwrap().into()
     };
     let said = with_cuda(&["replay", PART, "--step", "0", "--repro", "cuda"]);
     assert!(said.code == 0 && said.out.contains("same bits"), "{}{}", said.out, said.err);
@@ -292,7 +293,8 @@ fn the_gpu_that_it_ran_on_runs_it_again_whatever_its_number_is_here() {
     dump(folder.path());
     let gpus = StandIn::new();
     let replayed = |visible: &str, from: &str, to: &str| -> (Said, String) {
-        let mut command = dumping::program(folder.path(), &["replay", from, "--step", "0", "--repro", to]);
+        let mut command =
+            dumping::program(folder.path(), &["replay", from, "--step", "0", "--no-confine", "--repro", to]);
         gpus.equip(&mut command).env("RUST_ORT_TEST_CUDA_ON_HOST", "1").env("CUDA_VISIBLE_DEVICES", visible);
         command.env("RUST_ORT_ONNXRUNTIME", common::library());
         let said: Said = command.output().unwrap().into();
@@ -525,7 +527,8 @@ fn rules_of_the_run_are_followed() {
     assert_eq!(made["data_sets"][0]["rules"], json!([{ "rule": "ort:neg*", "nodes": 1 }]));
     read["options"]["runtimes"] = json!({ "torch": ["neg*"] });
     dumping::put_json(&run, &read);
-    let said = replay(folder.path(), &[PART, "--repro", folder.path().join("repro").to_str().unwrap()]);
+    let repro = folder.path().join("repro");
+    let said = replay(folder.path(), &[PART, "--no-confine", "--repro", repro.to_str().unwrap()]);
     assert_eq!(
         (said.code, said.err.contains("the rule torch:neg* gives nodes to libtorch")),
         (2, true),
@@ -533,7 +536,7 @@ fn rules_of_the_run_are_followed() {
         said.err
     );
     if cfg!(not(feature = "torch")) {
-        let said = replay(folder.path(), &[PART, "--step", "0"]);
+        let said = replay(folder.path(), &[PART, "--step", "0", "--no-confine"]);
         assert!(said.code == 2 && said.err.contains("it ran with the option runtimes torch:neg*"), "{}", said.err);
     }
     let made = json(folder.path(), &[PART, "--step", "0", "--on", "ort:*"]);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 
 use crate::common::{Dim, Model};
-use crate::support::{self, Client, Home, crash, exists, graph, is_alive, part, refused, wait_for};
+use crate::support::{self, Client, Home, crash, graph, is_alive, is_held, part, refused, wait_for};
 use bytes::Bytes;
 use prost::Message as _;
 use rust_ort::base::ids::{CallId, SegmentId, StepId};
@@ -118,7 +118,7 @@ fn a_forced_stop_names_the_calls_whose_data_sets_are_incomplete() {
             assert!(client.observe(run).is_err(), "{}", folder.display());
         }
     });
-    wait_for("the call is inside", || exists(&home.hold().with_extension("held")));
+    wait_for("the call is inside", || is_held(&home.hold()));
     let stop = home.command().args(["stop", "--force"]).output().unwrap();
     let text = String::from_utf8(stop.stderr).unwrap();
     assert!(text.contains("1 files, in 0_0-inference/part_0/test_data_set_2"), "{text}");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::gather;
 use crate::support::{
-    self, Client, Home, X, Y, code, crash, exists, graph, is_alive, kill, library, part, refused, tensor, wait_for,
+    self, Client, Home, X, Y, code, crash, graph, is_alive, is_held, kill, library, part, refused, tensor, wait_for,
 };
 use rust_ort::base::ids::{GraphId, PartHandle, SegmentId};
 use rust_ort::client::{Answer, Peer, PeerError};
@@ -313,7 +313,7 @@ fn executor_killed_in_a_call_costs_that_call_only() {
     let lane = client.lanes.client(0).unwrap();
     let (lost_to, lost) = std::sync::mpsc::channel::<()>();
     let waiting = std::thread::spawn(move || lane.call(&record, || lost.try_recv().is_ok()).unwrap().is_none());
-    wait_for("the call is inside", || exists(&home.hold().with_extension("held")));
+    wait_for("the call is inside", || is_held(&home.hold()));
     crash(victim);
     let notice = client.peer.next_answer(Duration::from_secs(60)).unwrap();
     std::fs::remove_file(home.hold()).unwrap();
@@ -415,7 +415,7 @@ fn client_that_dies_in_a_call_returns_its_executor() {
     let record = client.record(handle, X);
     let lane = client.lanes.client(0).unwrap();
     let waiting = std::thread::spawn(move || lane.call(&record, || true).unwrap());
-    wait_for("the call is inside", || exists(&home.hold().with_extension("held")));
+    wait_for("the call is inside", || is_held(&home.hold()));
     drop(client);
     waiting.join().unwrap();
     std::fs::remove_file(home.hold()).unwrap();

@@ -329,15 +329,29 @@ fn peer(home: &Home) -> Peer {
 }
 
 #[test]
-fn clients_over_the_limit_are_told_so() {
-    let home = Home::new();
-    let clients: Vec<Peer> = (0..256).map(|_| peer(&home)).collect();
-    let mut one_more = UnixStream::connect(home.socket()).unwrap();
-    let mut codes = BTreeMap::new();
-    assert_eq!(answers(&mut one_more, &mut codes), 1);
-    assert_eq!(codes, BTreeMap::from([(ErrorCode::Limit.code(), 1)]));
-    drop(clients);
-    wait_for("room again", || Peer::connect(&home.socket(), "test").ok());
+fn clients_over_the_limit_are_told_so_and_keep_neither_status_nor_stop_out() {
+    let mut home = Home::new();
+    let mut clients: Vec<Peer> = (0..256).map(|_| peer(&home)).collect();
+    let mut one_more = peer(&home);
+    assert!(matches!(one_more.ask(&Request::GetStatus), Ok(Reply::Status(_))));
+    let refused = one_more.ask(&Request::CloseDump).unwrap_err().to_string();
+    assert!(refused.contains("CloseDump: 256 clients are connected already"), "{refused}");
+    // As many as there are places for those that ask, and as many again, which make room for each other.
+    let mut asking: Vec<Peer> = (0..16).map(|_| peer(&home)).collect();
+    assert!(one_more.ask(&Request::GetStatus).is_err(), "the oldest made room");
+    assert_eq!(home.status()["clients"].as_array().unwrap().len(), 256 + 7);
+
+    // Who asked is a client as soon as there is room for one.
+    let newest = asking.last_mut().unwrap();
+    assert!(newest.ask(&Request::CloseDump).unwrap_err().to_string().contains("256 clients"));
+    clients.truncate(255);
+    wait_for("room for a client", || {
+        let answer = newest.ask(&Request::CloseDump).err()?.to_string();
+        (!answer.contains("256 clients")).then_some(())
+    });
+    let stopped = home.command().args(["stop", "--force"]).output().unwrap();
+    assert!(stopped.status.success(), "{stopped:?}");
+    home.wait_daemon();
 }
 
 #[test]
@@ -348,7 +362,7 @@ fn connections_that_say_nothing_keep_neither_status_nor_clients_out() {
     client.register();
     let handle = client.prepare().unwrap().handle;
     client.open_lane(0);
-    let mut silent: Vec<UnixStream> = (0..256).map(|_| UnixStream::connect(home.socket()).unwrap()).collect();
+    let mut silent: Vec<UnixStream> = (0..264).map(|_| UnixStream::connect(home.socket()).unwrap()).collect();
     let status = home.status();
     assert_eq!(status["clients"][0]["pid"], std::process::id());
     let record = client.record(handle, [1., 2., 3., 4.]);

@@ -6,7 +6,7 @@ use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
 use crate::common::{Dim, Model};
-use crate::support::{self, Client, Home, X, Y, code, exists, graph, part, refused, tensor, wait_for};
+use crate::support::{self, Client, Home, X, Y, code, graph, is_held, let_go, part, refused, tensor, wait_for};
 use rust_ort::base::ids::{GraphId, PartHandle, SegmentId, StepId};
 use rust_ort::client::{Answer, Peer, PeerError};
 use rust_ort::protocol::control::*;
@@ -73,12 +73,10 @@ fn a_client_that_dies_in_a_long_request_is_noticed_while_it_runs() {
         std::fs::write(home.hold(), b"").unwrap();
         let request = if request == "RunObserved" { observed(&client, handle) } else { compare_nodes(handle) };
         send(&client, 99, &request);
-        let held = home.hold().with_extension("held");
-        wait_for("the call is inside", || exists(&held));
+        wait_for("the call is inside", || is_held(&home.hold()));
         drop(client);
         wait_for("the client is gone and its lease back, though nothing lets its call go", || is_free(&home));
-        std::fs::remove_file(home.hold()).unwrap();
-        std::fs::remove_file(held).unwrap();
+        let_go(&home.hold());
         (client, handle) = ready(&home);
         let run = client.observed(client.record(handle, X));
         client.observe(run).unwrap();
@@ -101,7 +99,7 @@ fn a_segment_is_attached_while_a_long_request_runs() {
     let (mut client, handle) = ready(&home);
     std::fs::write(home.hold(), b"").unwrap();
     send(&client, 70, &observed(&client, handle));
-    wait_for("the call is inside", || exists(&home.hold().with_extension("held")));
+    wait_for("the call is inside", || is_held(&home.hold()));
     let segment = Segment::create(SegmentId(9), "test-more", 1 << 20).unwrap();
     let attach = Request::AttachSegment { segment: SegmentId(9), len_bytes: 1 << 20, lanes: false };
     client.peer.send_raw(&wire::encode_request(71, &attach).unwrap(), Some(segment.fd().as_fd())).unwrap();
@@ -119,7 +117,7 @@ fn long_requests_are_answered_in_their_order_and_too_many_are_refused() {
     std::fs::write(home.hold(), b"").unwrap();
     let waiting = rust_ort::base::limits::WAITING_REQUESTS as u64;
     send(&client, 100, &observed(&client, handle));
-    wait_for("the call is inside", || exists(&home.hold().with_extension("held")));
+    wait_for("the call is inside", || is_held(&home.hold()));
     for id in 101..=101 + waiting {
         send(&client, id, &Request::GetPlan(graph().graph));
     }

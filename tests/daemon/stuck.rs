@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use crate::support::{self, Client, Home, X, exists, is_alive, part, refused, wait_for};
+use crate::support::{self, Client, Home, X, is_alive, is_held, part, refused, wait_for};
 use bytes::Bytes;
 use rust_ort::base::ids::{CallId, SegmentId, Work};
 use rust_ort::client::Answer;
@@ -120,7 +120,7 @@ fn a_kernel_that_hangs_after_its_call_was_cancelled_ends_with_its_executor_and_a
     std::fs::write(home.hold(), "hang").unwrap();
     let run = Request::RunObserved(Box::new(client.observed(client.record(handle, X))));
     client.peer.send_raw(&wire::encode_request(71, &run).unwrap(), None).unwrap();
-    wait_for("the call is inside", || exists(&home.hold().with_extension("held")));
+    wait_for("the call is inside", || is_held(&home.hold()));
     let cancel = Request::CancelCall(Work::Call(CallId(77)));
     for id in 72..80 {
         client.peer.send_raw(&wire::encode_request(id, &cancel).unwrap(), None).unwrap();
@@ -132,6 +132,41 @@ fn a_kernel_that_hangs_after_its_call_was_cancelled_ends_with_its_executor_and_a
         "in call 77 of graph 0_0-inference, part 0: killed since call 77, which its client cancelled, went on for 10 s";
     assert!(error.message.contains(told), "{error}");
     assert!(!is_alive(executor));
+    assert_eq!(home.status()["quarantine"], serde_json::json!([]));
+    assert_ne!(client.lease().unwrap().pid, executor);
+}
+
+#[test]
+fn an_optimizer_that_hangs_on_a_dumped_part_ends_when_nobody_waits_for_it() {
+    let home = Home::new();
+    let mut client = Client::connect(&home);
+    let executor = client.lease().unwrap().pid;
+    let open = OpenDump {
+        folder: home.folder.path().join("dumps"),
+        run: "run".into(),
+        clean: false,
+        calls: CallsToDump::All,
+        run_json: "{}".into(),
+        umask: None,
+        answered: Vec::new(),
+    };
+    assert!(matches!(client.peer.ask(&Request::OpenDump(open)), Ok(Reply::DumpOpened { .. })));
+    client.register();
+    std::fs::write(home.hold(), "hang optimize").unwrap();
+    let prepare = wire::encode_request(71, &Request::PreparePart(Box::new(part()))).unwrap();
+    client.peer.send_raw(&prepare, None).unwrap();
+    wait_for("the optimizer runs", || is_held(&home.hold()));
+    let cancel = Request::CancelCall(Work::Request(71));
+    client.peer.send_raw(&wire::encode_request(72, &cancel).unwrap(), None).unwrap();
+    wait_for("its executor has ended", || (!is_alive(executor)).then_some(()));
+    std::fs::remove_file(home.hold()).unwrap();
+    // Nobody takes it.
+    wait_for("the answer", || match client.peer.next_answer(Duration::from_secs(120)).unwrap() {
+        Some(Answer::Reply(71, _)) => Some(()),
+        _ => None,
+    });
+    let told = "request 71, which its client cancelled, went on for 10 s";
+    wait_for("the end is told", || home.log().contains(told).then_some(()));
     assert_eq!(home.status()["quarantine"], serde_json::json!([]));
     assert_ne!(client.lease().unwrap().pid, executor);
 }

@@ -14,16 +14,17 @@ const EACCES: f32 = 13.;
 fn a_model_in_an_executor_reaches_no_file_network_or_process() {
     let mut executor = Executor::ready();
     let session = SessionSpec { custom_op_libraries: vec![custom_ops()], ..SessionSpec::default() };
-    let tried = [1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13.];
+    let tried = [1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 20., 21., 22.];
     let prepared = executor.prepare_as(&attempts(tried.len()), Vec::new(), session).unwrap();
-    let (x, y) = (executor.memory.put(&[13], &tried), executor.memory.alloc(DType::F32, &[13]));
+    let (x, y) = (executor.memory.put(&[16], &tried), executor.memory.alloc(DType::F32, &[16]));
     let call = record(prepared.handle, vec![x], vec![y.clone()]);
     // On the thread of a lane, which was started after the process was confined.
     executor.call(&call).unwrap();
     let got = executor.memory.get(&y);
     assert_eq!(got[1..8], [EACCES, EPERM, EPERM, EPERM, EPERM, EPERM, EPERM], "{got:?}");
     assert_eq!(got[8..10], [0., 0.], "threads and memory are had");
-    assert_eq!(got[10..], [EPERM, EPERM, EACCES], "nor by the kernel, nor by a pair, nor from /proc");
+    assert_eq!(got[10..13], [EPERM, EPERM, EACCES], "nor by the kernel, nor by a pair, nor from /proc");
+    assert_eq!(got[13..], [EPERM; 3], "nor a file's attributes, nor its own end, nor what becomes of files");
     assert_eq!(got[0], 0., "what its user may read it may, and pass on to nobody but its client");
 }
 

@@ -1,9 +1,11 @@
 //! Libraries: ONNX Runtime's own, and those of custom operators.
 
+use std::sync::Arc;
+
 use crate::common::{self, add, built};
 use rust_ort::protocol::message::{CustomOpLibrary, ErrorCode, SessionSpec, WireError};
-use rust_ort::runtime::RuntimeError;
 use rust_ort::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library};
+use rust_ort::runtime::{Runtime as _, RuntimeError, StopToken};
 
 fn code(error: RuntimeError) -> ErrorCode {
     WireError::from(error).code
@@ -41,4 +43,23 @@ fn a_library_that_is_missing_is_named() {
     common::runtime();
     let error = OrtRuntime::load(&common::library(), ThreadPool::default()).err().unwrap();
     assert!(matches!(error, RuntimeError::LoadedAlready { .. }), "{error}");
+}
+
+#[test]
+fn the_making_of_a_session_ends_when_nobody_waits_for_it() {
+    let version = common::runtime().version().to_owned();
+    let minor = version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
+    if minor < Some(22) {
+        eprintln!("skipped: onnxruntime {version} cannot end it");
+        return;
+    }
+    let (ended, lives) = (Arc::new(StopToken::default()), Arc::new(StopToken::default()));
+    ended.stop();
+    let made = ended.over_making(|| {
+        assert!(lives.over_making(|| built(&add(), &SessionSpec::default())).is_ok());
+        built(&add(), &SessionSpec::default())
+    });
+    let error = made.err().expect("it is made all the same").to_string();
+    assert!(error.to_lowercase().contains("cancel"), "{error}");
+    assert!(built(&add(), &SessionSpec::default()).is_ok(), "others are made");
 }

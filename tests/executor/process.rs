@@ -161,6 +161,11 @@ impl Executor {
         self.hold.path().join("hold")
     }
 
+    /// Whether it waits for the file to go.
+    fn is_held(&self) -> bool {
+        std::fs::metadata(self.hold_file().with_extension("held")).is_ok_and(|facts| facts.len() > 0)
+    }
+
     /// CPU time of all its threads.
     fn cpu(&self) -> Duration {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
@@ -470,10 +475,9 @@ fn a_comparison_of_nodes_that_nobody_waits_for_is_ended_with_its_later_batches()
         let models = vec![part(&slow(1), SessionSpec::default())];
         LinkRequest::RunPieces(Pieces { request, models, runs: runs.to_vec(), beside: Vec::new() })
     };
-    let held = executor.hold_file().with_extension("held");
     std::fs::write(executor.hold_file(), "").unwrap();
     let asked = executor.send(of(5), None);
-    wait_for("the first piece", || held.exists());
+    wait_for("the first piece", || executor.is_held());
     assert_eq!(executor.ask(LinkRequest::Cancel(Work::Request(5))), Ok(LinkReply::Done));
     std::fs::remove_file(executor.hold_file()).unwrap();
     assert_eq!(executor.reply(asked).unwrap_err().code, ErrorCode::ExecutorLost);
@@ -505,7 +509,7 @@ fn a_killed_executor_leaves_the_record_of_what_it_was_running() {
         (Arc::new(std::sync::atomic::AtomicBool::new(false)), std::sync::atomic::Ordering::SeqCst);
     let flag = Arc::clone(&given_up);
     let client = std::thread::spawn(move || lanes.client(0).unwrap().call(&ours, || flag.load(gives_up)).unwrap());
-    wait_for("the call to be held", || executor.hold_file().with_extension("held").exists());
+    wait_for("the call to be held", || executor.is_held());
     executor.process.kill().unwrap();
     executor.process.wait().unwrap();
     assert_eq!(executor.lanes.running(), [(0, record)]);
@@ -520,7 +524,7 @@ fn the_end_of_the_link_ends_the_executor_in_mid_call() {
     std::fs::write(executor.hold_file(), "").unwrap();
     let record = executor.add_record(handle, &[1.]);
     executor.send(run(record), None);
-    wait_for("the call to be held", || executor.hold_file().with_extension("held").exists());
+    wait_for("the call to be held", || executor.is_held());
     let (sender, receiver) = socket::split(UnixStream::pair().unwrap().0).unwrap();
     drop((std::mem::replace(&mut executor.sender, sender), std::mem::replace(&mut executor.receiver, receiver)));
     wait_for("the executor to end", || executor.process.try_wait().unwrap().is_some());

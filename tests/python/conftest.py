@@ -190,7 +190,13 @@ def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def held(hold: Path) -> bool:
-    return Path(f"{hold}.held").exists()
+    """Whether an executor waits. The file that tells of it stays where it is: executors have it open."""
+    told = Path(f"{hold}.held")
+    return told.exists() and told.stat().st_size > 0
+
+
+def forget_held(hold: Path) -> None:
+    Path(f"{hold}.held").write_bytes(b"")
 
 
 def interrupted_while_held(hold: Path, call: Callable[[], object]) -> None:

@@ -826,7 +826,7 @@ def killed_while_observed() -> None:
 
     def kill() -> None:
         held = Path(f"{hold}.held")
-        while not held.exists():
+        while not (held.exists() and held.stat().st_size > 0):
             time.sleep(0.01)
         os.kill(killed, signal.SIGABRT)  # a crash: of a kill nothing is kept
         hold.unlink()

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 import rust_ort
 from rust_ort.export import attention
+from rust_ort.observe.sums import parts_added_up
 
 pytestmark = pytest.mark.usefixtures("served")
 aten = torch.ops.aten
@@ -213,3 +214,27 @@ def test_nodes_are_compared_and_named(dtype: torch.dtype) -> None:
         verdicts = [node for _, node in graph.nodes]
         assert any("getitem" in node.name for node in verdicts)
         assert {node.local.kind for node in verdicts} == {"match"}, [str(node) for node in verdicts]
+
+
+@pytest.mark.parametrize("way", ["plain", "causal", "masked", "biased"])
+def test_what_the_gradient_of_attention_adds_up_is_known(way: str) -> None:
+    """Where values are alike a score's gradient is a difference of equals: only its terms measure its rounding."""
+    torch.manual_seed(0)
+    query, key, value, grad = (torch.randn(2, 3, 8, 4) for _ in range(4))
+    value = 1.0 + 1e-3 * value
+    mask = {"masked": torch.rand(8, 8) > 0.3, "biased": torch.randn(8, 8)}.get(way)
+    if mask is not None and mask.dtype is torch.bool:
+        mask = mask | torch.eye(8, dtype=torch.bool)
+        mask = torch.zeros(8, 8).masked_fill(~mask, -math.inf)
+    causal = way == "causal"
+    forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    out, rows = forward(query, key, value, 0.0, causal, attn_mask=mask)
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    given = (grad, query, key, value, out, rows, 0.0, causal)
+    gradients = backward(*given, attn_mask=mask)
+    terms = parts_added_up(backward, given, {"attn_mask": mask})
+    for gradient, added in zip(gradients, terms, strict=True):
+        assert added.dtype is torch.float64 and added.shape == gradient.shape
+        assert (added * (1 + 1e-6) >= gradient.double().abs()).all()
+    of_query = gradients[0].double().abs().mean() / terms[0].mean()
+    assert of_query < 0.01, "what cancels is known by what it adds up"

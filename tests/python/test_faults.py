@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import alive, wait_until
+from conftest import alive, forget_held, held, wait_until
 
 import rust_ort
 from rust_ort.call import part
@@ -142,14 +142,14 @@ def test_a_comparison_of_nodes_that_its_daemon_leaves_is_lost_and_no_mistake(
     torch.testing.assert_close(model(x)[1], x @ x, rtol=1e-4, atol=1e-4)
 
 
-def hold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, Path]:
+def hold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     barrier = tmp_path / "hold"
     monkeypatch.setenv("RUST_ORT_TEST_HOLD", str(barrier))
-    return barrier, Path(f"{barrier}.held")
+    return barrier
 
 
 @pytest.fixture
-def barrier(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, Path]:
+def barrier(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Must be listed before `daemon`, so that the daemon inherits the variable."""
     return hold(monkeypatch, tmp_path)
 
@@ -171,7 +171,7 @@ OTHER_CLIENT = textwrap.dedent(
 
 
 def test_executor_killed_in_mid_call(barrier, daemon, tmp_path: Path) -> None:
-    file, held = barrier
+    file = barrier
     model, x = make_model()
     compiled = torch.compile(model, backend="rust_ort")
     with torch.no_grad():
@@ -196,7 +196,7 @@ def test_executor_killed_in_mid_call(barrier, daemon, tmp_path: Path) -> None:
 
             thread = threading.Thread(target=call)
             thread.start()
-            wait_until(held.exists, "the executor to reach the barrier")
+            wait_until(lambda: held(file), "the executor to reach the barrier")
             os.kill(executor, signal.SIGABRT)
             thread.join(60)
             assert not thread.is_alive()
@@ -234,12 +234,12 @@ CLIENT_IN_CALL = textwrap.dedent(
 
 
 def test_client_killed_in_mid_call(barrier, daemon) -> None:
-    file, held = barrier
+    file = barrier
     file.touch()
     before = set(os.listdir("/dev/shm"))
     client = subprocess.Popen([sys.executable, "-c", CLIENT_IN_CALL])
     try:
-        wait_until(held.exists, "the executor to reach the barrier")
+        wait_until(lambda: held(file), "the executor to reach the barrier")
         assert len(executor_pids(daemon)) == 1
         client.kill()
         client.wait()
@@ -282,12 +282,12 @@ def test_outputs_outlive_every_other_process(daemon) -> None:
 
 
 def test_third_death_in_a_row_quarantines_for_good(barrier, daemon) -> None:
-    file, held = barrier
+    file = barrier
     model, x = make_model()
     compiled = torch.compile(model, backend="rust_ort")
     with torch.no_grad():
         for _ in range(3):
-            held.unlink(missing_ok=True)
+            forget_held(file)
             file.touch()
             caught: list[BaseException] = []
 
@@ -300,7 +300,7 @@ def test_third_death_in_a_row_quarantines_for_good(barrier, daemon) -> None:
 
             thread = threading.Thread(target=call)
             thread.start()
-            wait_until(held.exists, "the executor to reach the barrier")
+            wait_until(lambda: held(file), "the executor to reach the barrier")
             for executor in daemon.client().status()["executors"]:
                 os.kill(executor["pid"], signal.SIGABRT)
             thread.join(60)

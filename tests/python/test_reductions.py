@@ -100,3 +100,20 @@ def test_a_mean_of_terms_that_are_nearly_equal_is_no_further_off_than_rounding(l
     exact = x.double().mean((1, 2))
     roundings = (mean - exact).abs() / (torch.finfo(torch.float32).eps / 2 * x.double().abs().mean((1, 2)))
     assert roundings.max() <= 16, f"{float(roundings.max()):.1f} roundings"
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("rows", [128, 514, 2048, 8191])
+def test_a_sum_over_rows_is_no_further_off_than_eagers(rows: int, dynamic: bool) -> None:
+    """A bias' gradient, of rows that are equal: one after the other they are off by the same at each step."""
+    torch.manual_seed(0)
+    x = (torch.randn(256) / 256).expand(2, rows // 2, 256).contiguous()
+
+    def sums(x: Tensor) -> tuple[Tensor, Tensor]:
+        return (x * 1.0).sum((0, 1)), x.mean((0, 1), keepdim=True)
+
+    torch._dynamo.reset()
+    made = torch.compile(sums, backend="rust_ort", dynamic=dynamic)(x)
+    for candidate, exact in zip(made, sums(x.double()), strict=True):
+        assert candidate.dtype is torch.float32 and candidate.shape == exact.shape
+        assert ((candidate - exact).abs() <= torch.finfo(torch.float32).eps * exact.abs()).all()

@@ -16,7 +16,7 @@ import onnx
 import onnx.numpy_helper
 import pytest
 import torch
-from conftest import WATCHDOG_S, Daemon, wait_until
+from conftest import WATCHDOG_S, Daemon, forget_held, held, wait_until
 from torch import nn
 
 import rust_ort
@@ -30,10 +30,6 @@ def barrier(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     file = tmp_path / "hold"
     monkeypatch.setenv("RUST_ORT_TEST_HOLD", str(file))
     return file
-
-
-def held(barrier: Path) -> Path:
-    return barrier.with_name(f"{barrier.name}.held")
 
 
 def in_threads(work: Callable[[int], None], n_threads: int = N_THREADS) -> None:
@@ -385,9 +381,9 @@ def test_ctrl_c_in_a_call_leaves_a_working_client(barrier: Path, daemon: Daemon,
     loss = compiled(x).square().sum() if kind == "backward" else None
     kept = compiled(x).detach()
     for _ in range(2):
-        held(barrier).unlink(missing_ok=True)
+        forget_held(barrier)
         barrier.touch()
-        thread = interrupt_when(held(barrier).exists)
+        thread = interrupt_when(lambda: held(barrier))
         with pytest.raises(KeyboardInterrupt):
             if loss is not None:
                 torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
@@ -435,7 +431,7 @@ def test_ctrl_c_reaches_the_main_thread_while_others_stay_in_their_calls(barrier
     others = [threading.Thread(target=work, daemon=True) for _ in range(2)]
     for other in others:
         other.start()
-    wait_until(held(barrier).exists, "a call in the executor")
+    wait_until(lambda: held(barrier), "a call in the executor")
     connection = daemon.client()._connection
     assert connection is not None
     assert connection.lanes is not None

@@ -239,17 +239,16 @@ impl Client {
     /// The error of an observed call that is inside the executor while `end` ends that.
     pub fn observed_while(&mut self, home: &Home, record: CallRecord, end: impl FnOnce() + Send) -> WireError {
         std::fs::write(home.hold(), b"").unwrap();
-        let held = home.hold().with_extension("held");
+        let hold = home.hold();
         let run = self.observed(record);
         let error = std::thread::scope(|scope| {
             scope.spawn(|| {
-                wait_for("the call is inside", || exists(&held));
+                wait_for("the call is inside", || is_held(&hold));
                 end();
             });
             self.observe(run).unwrap_err()
         });
-        std::fs::remove_file(home.hold()).unwrap();
-        std::fs::remove_file(held).unwrap();
+        let_go(&hold);
         refused(error)
     }
 
@@ -343,6 +342,13 @@ fn send(pid: u32, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-pub fn exists(path: &Path) -> Option<()> {
-    path.exists().then_some(())
+/// Whether an executor waits for this file to go.
+pub fn is_held(hold: &Path) -> Option<()> {
+    std::fs::metadata(hold.with_extension("held")).is_ok_and(|facts| facts.len() > 0).then_some(())
+}
+
+/// Ends the wait. The file that tells of it stays: executors have it open.
+pub fn let_go(hold: &Path) {
+    std::fs::remove_file(hold).unwrap();
+    std::fs::write(hold.with_extension("held"), "").unwrap();
 }

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from rust_ort.errors import OptionError
+from rust_ort.export.module_functions import Stack, outline
 from rust_ort.export.translate import Translated
 
 MOST_BYTES = (2 << 30) - (16 << 20)
@@ -50,8 +51,10 @@ def assembled(
     assumptions: Sequence[str],
     *,
     optimized: bool,
+    modules: Mapping[str, Stack] | None = None,
 ) -> Any:
-    """The model as onnx_ir has it. sizes: {torch's symbol: name}."""
+    """The model as onnx_ir has it. sizes: {torch's symbol: name}. modules: {ONNX node or value: the calls of modules
+    that compute it}, which become functions."""
     import onnx
     import onnx_ir as ir
 
@@ -65,6 +68,11 @@ def assembled(
     given = {str(value.name): value for value in graph.inputs}
     _give_way(ir, graph, {entry.name for entry in inputs} | {entry.name for entry in outputs})
     values = _named_inputs(ir, graph, given, inputs)
+    if modules:
+        graph.outputs.extend(made)
+        outline(model, modules, frozenset(entry.name for entry in inputs))
+        made = list(graph.outputs)
+        graph.outputs.clear()
     taken: set[int] = {id(value) for value in graph.inputs} | {id(value) for value in graph.initializers.values()}
     for output in outputs:
         value = values[output.value] if isinstance(output.value, str) else made[output.value]

@@ -36,7 +36,7 @@ log = logging.getLogger("rust_ort")
 HANDSHAKE_TIMEOUT_S = 30.0
 EXECUTOR_EXIT_WAIT_MS = 2000
 _numbers = itertools.count(1)
-CANCELLED = frozenset({"prepare_part", "compare_nodes"})
+CANCELLED = frozenset({"prepare_part", "compare_nodes", "register_graph"})
 """Requests that the executor ends when who asked is interrupted, beside calls."""
 
 DAEMON_ENDED = "DAEMON_ENDED"

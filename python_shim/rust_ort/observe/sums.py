@@ -79,6 +79,8 @@ LINEAR = frozenset(
 )  # fmt: skip
 """Operators that scale each element of their first argument by what the others decide."""
 
+ATTENTION_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+
 LOST = 256
 """So many times its own size a factor adds up where its rounding is beyond any tolerance: nothing of it is known."""
 
@@ -105,6 +107,8 @@ def added_up(
 
 def parts_added_up(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Σ|terms| of each result of a fused operator, float64, None of those that are no sums; None of other operators."""
+    if target is ATTENTION_BACKWARD:
+        return _of_attention(*args, **kwargs)
     return Sums().of_parts(FUSED[target], args, kwargs) if target in FUSED else None
 
 
@@ -128,6 +132,26 @@ def element_by_element(target: Any, args: Sequence[Any], kwargs: Mapping[str, An
     finite = made[made.isfinite()].abs()
     largest = finite.max() if finite.numel() else made.new_zeros(())
     return torch.where(sizes.isnan(), largest, torch.minimum(sizes, largest))
+
+
+def _of_attention(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, dropout_p: float,
+    is_causal: bool, *, attn_mask: Tensor | None = None, scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor] | None:  # fmt: skip
+    """Of the gradients of query, key and value. A score's is a difference of two sums, which cancel where all that is
+    attended to is alike."""
+    if dropout_p or query.shape[1] != key.shape[1]:
+        return None
+    grad, q, k, v, o = map(_absolute, (grad_out, query, key, value, out))
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = query.double() @ key.double().mT * scale
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype is torch.bool else scores + attn_mask
+    if is_causal:
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+    probabilities = (scores - logsumexp.double().unsqueeze(-1)).exp()
+    terms = probabilities * (grad @ v.mT + (grad * o).sum(-1, keepdim=True)) * abs(scale)
+    return terms @ k, terms.mT @ q, probabilities.mT @ grad
 
 
 def _of_sizes(
@@ -235,6 +259,8 @@ class Sums(TorchDispatchMode):
             return func(known, *args[1:], **kwargs)
         if not all(type(value) in (Tensor, torch.nn.Parameter) for value in _tensors(args)):
             return None  # of a subclass nobody knows
+        if func is ATTENTION_BACKWARD:
+            return parts_added_up(func, args, kwargs)
         if func in FUSED:
             return self.of_parts(FUSED[func], args, kwargs)
         if known is not None and func in LINEAR:

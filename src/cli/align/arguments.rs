@@ -56,6 +56,12 @@ pub(crate) struct Arguments {
     pub(super) walls: WallsArgument,
 }
 
+impl Arguments {
+    pub(crate) fn walls(&self) -> &WallsArgument {
+        &self.walls
+    }
+}
+
 fn size(text: &str) -> Result<(String, i64), String> {
     let expected = || "expected NAME=N, N a number that is at least 0".to_owned();
     let (name, number) = text.rsplit_once('=').ok_or_else(expected)?;

@@ -4,21 +4,24 @@ use std::path::Path;
 
 use super::feeds::Source;
 use super::{npz, safetensors};
+use crate::base::files::read_regular;
 use crate::base::limits;
 use crate::cli::answer::warn;
+use crate::cli::apart;
 use crate::cli::data_sets;
 use crate::cli::exit::{Failure, at};
 use crate::cli::rerun;
 use crate::dump::Role;
 use crate::dump::reader::{self, Completeness};
-use crate::onnx::{self, NamedTensor};
+use crate::onnx::NamedTensor;
 
 /// The tensors of a file or a folder, by name. Errors: it is none of these, or is damaged.
 pub(super) fn load(path: &Path) -> Result<Vec<Source>, Failure> {
     let told = |why: String| Failure::from(format!("{}: {why}", path.display()));
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    let read: fn(&[u8]) -> Result<_, String> = match extension {
-        "npz" => |bytes| npz::read(bytes, limits::file_bytes()),
+    apart::reading(path);
+    let read: fn(&[u8], u64) -> Result<_, String> = match extension {
+        "npz" => npz::read,
         "safetensors" => safetensors::read,
         "pb" => {
             let file = reader::tensor(path).map_err(at(path))?;
@@ -26,7 +29,9 @@ pub(super) fn load(path: &Path) -> Result<Vec<Source>, Failure> {
         }
         _ => return data_set(path),
     };
-    let tensors = read(&onnx::read(path)?).map_err(told)?;
+    let at_most = limits::feeds_bytes();
+    let bytes = read_regular(path, at_most).map_err(|error| told(format!("cannot read: {error}")))?;
+    let tensors = read(&bytes, at_most).map_err(told)?;
     Ok(tensors.into_iter().map(|(name, tensor)| Source { name, tensor }).collect())
 }
 

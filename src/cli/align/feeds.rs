@@ -1,17 +1,17 @@
 //! Which tensor feeds which input of two models.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use half::{bf16, f16};
 
 use crate::base::limits;
-use crate::cli::nearest;
+use crate::cli::{nearest, table};
 use crate::compare::Dim;
 use crate::onnx;
 use crate::onnx::proto::tensor_shape_proto::dimension;
 use crate::onnx::proto::{GraphProto, ValueInfoProto, type_proto};
 use crate::study::Random;
-use crate::tensor::{DType, TensorBuf, TensorDesc};
+use crate::tensor::{DType, Shape, TensorBuf, TensorDesc};
 
 /// Dimensions that are made up are at least this.
 const LEAST_SIZE: f64 = 2.;
@@ -19,6 +19,11 @@ const LEAST_SIZE: f64 = 2.;
 const SIZES: f64 = 6.;
 /// Integers that are made up are below this: rows of any table.
 const IDS: f64 = 4.;
+
+/// Tensors that an error names.
+const SHOWN: usize = 10;
+/// Pairs of an input and a tensor that are tried by dtype and shape.
+const MOST_PAIRS: usize = 100_000_000;
 
 /// A tensor that may feed an input.
 #[derive(Clone, Debug)]
@@ -46,10 +51,14 @@ pub(super) struct Feeds {
 }
 
 impl Input {
-    /// Inputs without an initializer of their name. Errors: one is no tensor of a dtype that torch has.
+    /// Inputs without an initializer of their name. Errors: one is no tensor of a dtype that torch has; two have one name.
     pub(super) fn all_of(graph: &GraphProto) -> Result<Vec<Self>, String> {
-        let has_default = |info: &&ValueInfoProto| graph.initializer.iter().any(|tensor| tensor.name() == info.name());
-        graph.input.iter().filter(|info| !has_default(info)).map(Self::of).collect()
+        let defaults: HashSet<&str> = graph.initializer.iter().map(|tensor| tensor.name()).collect();
+        let mut names = HashSet::new();
+        if let Some(again) = graph.input.iter().find(|info| !names.insert(info.name())) {
+            return Err(format!("two inputs are called {:?}", again.name()));
+        }
+        graph.input.iter().filter(|info| !defaults.contains(info.name())).map(Self::of).collect()
     }
 
     fn of(info: &ValueInfoProto) -> Result<Self, String> {
@@ -65,6 +74,14 @@ impl Input {
             Some(dimension::Value::DimParam(name)) => Dim::Symbolic(name.clone()),
             None => Dim::Symbolic(String::new()),
         };
+        let rank = tensor.shape.as_ref().map_or(0, |shape| shape.dim.len());
+        if rank > Shape::MAX_RANK {
+            return Err(format!(
+                "input {:?} has {rank} dimensions; a tensor has at most {}",
+                info.name(),
+                Shape::MAX_RANK
+            ));
+        }
         let dims = tensor.shape.as_ref().map(|shape| shape.dim.iter().map(dim).collect());
         Ok(Self { name: info.name().to_owned(), dtype, dims })
     }
@@ -100,7 +117,7 @@ impl Input {
             let text = |dim: &Dim| match dim {
                 Dim::Known(size) => size.to_string(),
                 Dim::Symbolic(name) if name.is_empty() => "?".to_owned(),
-                Dim::Symbolic(name) => name.clone(),
+                Dim::Symbolic(name) => table::escape(name),
             };
             dims.iter().map(text).collect::<Vec<_>>().join(", ")
         });
@@ -116,9 +133,12 @@ pub(super) fn matched(
     mut otherwise: impl FnMut(&Input) -> Result<Option<(Source, String)>, String>,
 ) -> Result<Feeds, String> {
     let mut by_name: HashMap<&str, usize> = HashMap::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for (at, source) in sources.iter().enumerate().filter(|(_, source)| !source.name.is_empty()) {
+        places.entry(&source.name).or_insert(at);
+    }
     for input in inputs {
-        let named = sources.iter().position(|source| !source.name.is_empty() && source.name == input.name);
-        if let Some(at) = named {
+        if let Some(&at) = places.get(input.name.as_str()) {
             if !input.fits(&sources[at].tensor) && input.cast(&sources[at].tensor).is_none() {
                 let got = sources[at].tensor.desc();
                 return Err(format!(
@@ -130,7 +150,16 @@ pub(super) fn matched(
             by_name.insert(&input.name, at);
         }
     }
-    let mut free: Vec<usize> = (0..sources.len()).filter(|at| !by_name.values().any(|taken| taken == at)).collect();
+    let taken: HashSet<usize> = by_name.values().copied().collect();
+    let mut free: Vec<usize> = (0..sources.len()).filter(|at| !taken.contains(at)).collect();
+    let unnamed = inputs.len() - by_name.len();
+    if unnamed.saturating_mul(free.len().max(inputs.len())) > MOST_PAIRS && !free.is_empty() {
+        return Err(format!(
+            "{unnamed} inputs have no tensor of their name, and {} tensors no input: too many to match them by dtype and \
+             shape; give the tensors the names of the inputs",
+            free.len()
+        ));
+    }
     let mut feeds = Feeds::default();
     for (at, input) in inputs.iter().enumerate() {
         let (name, told) = (input.name.clone(), format!("input {:?}", input.name));
@@ -183,8 +212,9 @@ pub(super) fn matched(
 
 fn missing(input: &Input, free: &[usize], sources: &[Source]) -> String {
     let left = free.iter().map(|&source| format!("{:?} {}", sources[source].name, sources[source].tensor.desc()));
-    let left: Vec<_> = left.collect();
-    let left = if left.is_empty() { "nothing".to_owned() } else { left.join(", ") };
+    let shown: Vec<_> = left.take(SHOWN).collect();
+    let more = if free.len() > SHOWN { format!(", and {} more", free.len() - SHOWN) } else { String::new() };
+    let left = if shown.is_empty() { "nothing".to_owned() } else { shown.join(", ") + &more };
     format!(
         "input {:?} {}: no tensor of the feeds has its name, or its dtype and shape; left are {left}; give each model its \
          own --feeds, or none",
@@ -200,7 +230,10 @@ pub(super) struct Made {
     sizes: BTreeMap<String, i64>,
     /// In the order in which they were needed.
     used: Vec<String>,
+    met: BTreeSet<String>,
     drawn: BTreeSet<String>,
+    /// Bytes of all that was made up.
+    n_bytes: u64,
 }
 
 impl Made {
@@ -215,8 +248,9 @@ impl Made {
         }
         let mut sizes: BTreeMap<String, i64> = asked.iter().cloned().collect();
         let [first, second] = both;
+        let named: HashMap<&str, &Input> = second.iter().map(|other| (other.name.as_str(), other)).collect();
         for (at, input) in first.iter().enumerate() {
-            let by_name = second.iter().find(|other| other.name == input.name);
+            let by_name = named.get(input.name.as_str()).copied();
             let Some(other) = by_name.or_else(|| second.get(at)).filter(|other| other.dtype == input.dtype) else {
                 continue;
             };
@@ -229,7 +263,14 @@ impl Made {
                 }
             }
         }
-        Ok(Self { random: Random::new(seed), sizes, used: Vec::new(), drawn: BTreeSet::new() })
+        Ok(Self {
+            random: Random::new(seed),
+            sizes,
+            used: Vec::new(),
+            met: BTreeSet::new(),
+            drawn: BTreeSet::new(),
+            n_bytes: 0,
+        })
     }
 
     /// A tensor for an input. Errors: its rank is not told; it would not fit into memory.
@@ -238,8 +279,10 @@ impl Made {
         let dims = input.dims.as_ref().ok_or_else(|| told("its shape is not told; give --feeds".to_owned()))?;
         let dims: Vec<i64> = dims.iter().map(|dim| self.size(dim)).collect();
         let desc = TensorDesc::new(input.dtype, dims).map_err(|error| told(error.to_string()))?;
-        if desc.len_bytes() as u64 > limits::file_bytes() {
-            return Err(told(format!("{desc} does not fit into memory; give --size or --feeds")));
+        self.n_bytes = self.n_bytes.saturating_add(desc.len_bytes() as u64);
+        if self.n_bytes > limits::feeds_bytes() {
+            let text = format!("{desc} does not fit into memory beside those before; give --size or --feeds");
+            return Err(told(text));
         }
         let bytes = (0..desc.shape.n_elements()).flat_map(|_| self.element(input.dtype)).collect();
         let tensor = TensorBuf::new(desc, bytes).map_err(|error| told(error.to_string()))?;
@@ -261,7 +304,7 @@ impl Made {
         if name.is_empty() {
             return drawn;
         }
-        if !self.used.contains(name) {
+        if self.met.insert(name.clone()) {
             self.used.push(name.clone());
         }
         if !self.sizes.contains_key(name) {

@@ -12,7 +12,7 @@ mod safetensors;
 mod text;
 mod trace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
@@ -41,6 +41,8 @@ struct Model {
     path: PathBuf,
     proto: ModelProto,
     inputs: Vec<Input>,
+    /// Places of initializers by name.
+    constants: HashMap<String, usize>,
 }
 
 impl Model {
@@ -48,12 +50,15 @@ impl Model {
     /// tensor.
     fn load(path: &Path) -> Result<Self, Failure> {
         let path = if path.is_dir() { path.join("model.onnx") } else { path.to_owned() };
+        apart::reading(&path);
         let mut proto = reader::load_model(&path).map_err(at(&path))?;
         onnx::inline_functions(&mut proto).map_err(at(&path))?;
         let graph = proto.graph.as_mut().ok_or(OnnxError::NoGraph).map_err(at(&path))?;
         onnx::sort(graph).map_err(at(&path))?;
         let inputs = Input::all_of(graph).map_err(|why| format!("{}: {why}", path.display()))?;
-        Ok(Self { path, proto, inputs })
+        let constants =
+            graph.initializer.iter().enumerate().map(|(at, tensor)| (tensor.name().to_owned(), at)).collect();
+        Ok(Self { path, proto, inputs, constants })
     }
 
     fn graph(&self) -> Option<&GraphProto> {
@@ -62,7 +67,7 @@ impl Model {
 
     /// The constant of an input's name, where its dtype and shape are the input's.
     fn constant(&self, input: &Input) -> Option<Source> {
-        let tensor = self.graph()?.initializer.iter().find(|tensor| tensor.name() == input.name)?;
+        let tensor = &self.graph()?.initializer[*self.constants.get(&input.name)?];
         let tensor = NamedTensor::from_proto(tensor).ok()?.view().to_owned();
         input.fits(&tensor).then(|| Source { name: input.name.clone(), tensor })
     }
@@ -228,15 +233,16 @@ impl Aligned<'_> {
     }
 
     fn head(&self) -> String {
-        let mut text = format!("{} from {}\nfeeds: {}\n", self.runtime, self.library.display(), self.fed.from);
+        let mut text =
+            format!("{} from {}\nfeeds: {}\n", self.runtime, self.library.display(), table::escape(&self.fed.from));
         for (at, ((model, trace), fed)) in self.models.iter().zip(self.traces).zip(&self.fed.feeds).enumerate() {
             let label = at + 1;
             text += &format!("model {label}: {}, {} values\n", model.path.display(), trace.results.len());
             for note in &fed.notes {
-                text += &format!("model {label}: {note}\n");
+                text += &format!("model {label}: {}\n", table::escape(note));
             }
             for name in &trace.not_shown {
-                text += &format!("model {label}: without its value: {name}\n");
+                text += &format!("model {label}: without its value: {}\n", table::escape(name));
             }
         }
         text
@@ -254,7 +260,7 @@ impl Aligned<'_> {
         text += &table::paragraph(legend, table::width());
         for (at, trace) in self.traces.iter().enumerate() {
             if let Some(error) = &trace.error {
-                text += &format!("model {} ends at {error}\n", at + 1);
+                text += &format!("model {} ends at {}\n", at + 1, table::escape(error));
             }
         }
         text

@@ -184,8 +184,11 @@ impl Tracer<'_> {
                 return Ok(Values::new());
             }
             match self.fetch(&begin, feeds) {
-                Err(Failed::Run(RuntimeError::UnsupportedValue { kind: "output", name, declared }))
-                    if left_out.insert((name.clone(), declared.clone())) => {}
+                Err(Failed::Run(RuntimeError::UnsupportedValue { kind: "output", name, declared, others }))
+                    if left_out.insert((name.clone(), declared.clone())) =>
+                {
+                    left_out.extend(others);
+                }
                 done => return done,
             }
         }
@@ -193,7 +196,8 @@ impl Tracer<'_> {
 
     fn fetch(&self, model: &ModelProto, feeds: &[Source]) -> Result<Values, Failed> {
         let session = self.runtime.build(&runtime::Model::encode(model), &self.spec).map_err(Failed::Run)?;
-        let fed = |name: &str| feeds.iter().find(|feed| feed.name == name).map(|feed| feed.tensor.view());
+        let by_name: HashMap<&str, &Source> = feeds.iter().map(|feed| (feed.name.as_str(), feed)).collect();
+        let fed = |name: &str| by_name.get(name).map(|feed| feed.tensor.view());
         let no_feed = |name: &str| Failed::Other(format!("input {name:?} has no feed"));
         let inputs = session.inputs().iter().map(|input| fed(&input.name).ok_or_else(|| no_feed(&input.name)));
         let lease = leased(&inputs.collect::<Result<Vec<_>, _>>()?).map_err(Failed::Feeds)?;
@@ -207,10 +211,11 @@ impl Tracer<'_> {
 fn beginning(model: &ModelProto, n_nodes: usize, left_out: &BTreeSet<(String, String)>) -> Result<ModelProto, Failed> {
     let whole = model.graph.as_ref().ok_or_else(|| Failed::Other("the model has no graph".to_owned()))?;
     let nodes: Vec<NodeProto> = whole.node[..n_nodes].to_vec();
-    let is_out = |name: &str| left_out.iter().any(|(out, _)| out == name);
+    let out: HashSet<&str> = left_out.iter().map(|(name, _)| name.as_str()).collect();
     let used: BTreeSet<String> = nodes.iter().flat_map(onnx::uses).map(str::to_owned).collect();
     let names: Vec<String> = nodes.iter().flat_map(|node| &node.output).cloned().collect();
-    let names: Vec<String> = names.into_iter().filter(|name| !name.is_empty() && !is_out(name)).collect();
+    let names: Vec<String> =
+        names.into_iter().filter(|name| !name.is_empty() && !out.contains(name.as_str())).collect();
     let produced: HashSet<&str> = names.iter().map(String::as_str).collect();
     // What is declared of an output may be wrong of a value inside; the runtime infers it anyway.
     let outputs = whole.output.iter().filter(|output| produced.contains(output.name())).cloned().collect();

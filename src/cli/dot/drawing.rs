@@ -8,6 +8,9 @@ use crate::cli::node_table::Mark;
 use crate::onnx::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use crate::onnx::{self, Descriptions, OnnxError};
 
+/// Characters of a name from a dump.
+const MOST_TOLD: usize = 300;
+
 /// Where values of a part come from, as its provenance.json tells.
 #[derive(Debug, Default)]
 pub(super) struct Provenance {
@@ -126,7 +129,7 @@ impl<'a> Sketch<'a> {
     fn node(&mut self, node: &'a NodeProto, owner: Option<&str>) {
         let given = || node.output.iter().map(String::as_str).filter(|name| !name.is_empty());
         let described = owner.and_then(|value| self.known.values.get(value));
-        let module = described.map_or_else(String::new, |described| described.module.clone());
+        let module = described.map_or_else(String::new, |described| told(&described.module));
         let own_mark = self.marks.of(given());
         let mark = own_mark.or_else(|| self.marks.of(owner));
         // Once each, in the node's order; then what its bodies take from outside.
@@ -156,8 +159,9 @@ impl<'a> Sketch<'a> {
         self.places.extend(given().map(|name| (name, at)));
         let domain = if matches!(node.domain(), "" | "ai.onnx") { "" } else { node.domain() };
         let op = if domain.is_empty() { node.op_type().to_owned() } else { format!("{domain}::{}", node.op_type()) };
+        let detail = self.detail(node, &op, described, mark);
         self.boxes.push(Shown {
-            detail: self.detail(node, &op, described, mark),
+            detail,
             name: given().next().unwrap_or(node.name()).to_owned(),
             op,
             module,
@@ -185,9 +189,10 @@ impl<'a> Sketch<'a> {
         });
     }
 
-    fn detail(&self, node: &NodeProto, op: &str, of: Option<&onnx::Described>, mark: Option<Mark>) -> String {
+    /// A value's type stands in the box of the first who gives it.
+    fn detail(&mut self, node: &NodeProto, op: &str, of: Option<&onnx::Described>, mark: Option<Mark>) -> String {
         let typed = |name: &String| {
-            let info = self.types.get(name.as_str());
+            let info = self.types.remove(name.as_str());
             format!("{name}: {}", onnx::type_text(info.and_then(|info| info.r#type.as_ref())))
         };
         let outputs = node.output.iter().map(typed).collect::<Vec<_>>().join(", ");
@@ -195,11 +200,19 @@ impl<'a> Sketch<'a> {
         let bodies = node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs));
         lines.extend(bodies.map(|body| format!("body {}: {} nodes", body.name(), body.node.len())));
         if let Some(of) = of {
-            lines.push(format!("{} ({})", of.fx, of.op));
-            lines.extend((!of.module.is_empty()).then(|| format!("in {}", of.module)));
+            lines.push(format!("{} ({})", told(&of.fx), told(&of.op)));
+            lines.extend((!of.module.is_empty()).then(|| format!("in {}", told(&of.module))));
         }
         lines.extend(mark.map(|mark| mark.word().to_owned()));
         lines.join("\n")
+    }
+}
+
+/// What a dump tells of many boxes at once.
+fn told(text: &str) -> String {
+    match text.char_indices().nth(MOST_TOLD) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", &text[..end]),
     }
 }
 
@@ -207,6 +220,7 @@ impl<'a> Sketch<'a> {
 mod tests {
     use super::*;
     use crate::onnx::proto::{AttributeProto, TensorProto};
+    use crate::tensor::{DType, TensorDesc};
 
     fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
         let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
@@ -295,5 +309,32 @@ mod tests {
         let boxes = ["a", "a", "b", "", "", "a"].map(of).to_vec();
         let drawing = Drawing { boxes, ..Default::default() };
         assert_eq!(drawing.runs(), [0..2, 2..3, 3..5, 5..6]);
+    }
+
+    #[test]
+    fn a_type_stands_in_one_box_and_what_many_share_is_cut() {
+        let typed = onnx::value_info("a", &TensorDesc::new(DType::F32, [2, 3]).unwrap());
+        let graph = GraphProto {
+            value_info: vec![typed],
+            node: vec![node("Split", &["x"], &["a"; 50]), node("Split", &["x"], &["a"; 50])],
+            ..Default::default()
+        };
+        let drawing = drawn(graph, &Provenance::default());
+        let details: String = drawing.boxes.iter().map(|shown| shown.detail.as_str()).collect();
+        assert_eq!(details.matches("float32[2, 3]").count(), 1, "{details}");
+
+        let of = onnx::Described { fx: "f".into(), op: "o".into(), module: "m".repeat(10_000) };
+        let graph = GraphProto {
+            input: vec![info("x")],
+            node: (0..9)
+                .map(|at| node("Neg", &["x"], &[&format!("b{at}")]))
+                .chain([node("Sum", &["b0", "b1"], &["a"])])
+                .collect(),
+            ..Default::default()
+        };
+        let values = [("a".into(), of)].into();
+        let drawing = drawn(graph, &Provenance { values, ..Default::default() });
+        assert!(drawing.boxes.iter().any(|shown| shown.module.ends_with("m…")));
+        assert!(drawing.boxes.iter().all(|shown| shown.module.len() + shown.detail.len() < 1000), "{drawing:?}");
     }
 }

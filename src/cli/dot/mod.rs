@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::answer::{json_text, put, tell};
 use super::exit::{Exit, Failure, Outcome, at};
-use super::model_argument::{ModelArgument, Opened};
-use crate::base::files::write_whole;
+use super::model_argument::{ModelArgument, Opened, files_of};
+use super::output_file::OutputFile;
 use crate::dump::{Damage, reader};
 use crate::onnx::Descriptions;
 use drawing::{Drawing, Provenance, drawing};
@@ -25,7 +25,7 @@ use marks::Marks;
 pub(super) struct Arguments {
     #[command(flatten)]
     model: ModelArgument,
-    /// Write a picture of our own layout (SVG) in the place of DOT; replaced when it is there
+    /// Write a picture of our own layout (SVG) in the place of DOT; a file that is there is replaced. `-`: to standard output
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print JSON: boxes and lines, or with --svg what was written
@@ -34,29 +34,35 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
-    let opened = args.model.open()?;
+    let mut opened = args.model.open()?;
+    let read = files_of(&opened.path, &mut opened.model);
+    let svg = args.svg.as_deref().map(|file| OutputFile::at(file, read)).transpose()?;
+    if args.json && svg.as_ref().is_some_and(OutputFile::is_stdout) {
+        return Err("--svg - and --json: standard output has one of them; name a file for the picture".into());
+    }
     let folder = opened.folder();
     let marks = Marks::read(folder, opened.step)?;
     let drawing = drawing(&opened.model, &provenance(folder)?, &marks).map_err(at(&opened.path))?;
-    match &args.svg {
-        Some(file) => written(file, args.json, &drawing, &heading(&opened, &drawing, &marks)),
-        None if args.json => {
+    match (&svg, &args.svg) {
+        (Some(file), Some(named)) => {
+            let (svg, n_rows) = svg::svg_of(&drawing, &heading(&opened, &drawing, &marks));
+            file.write(svg.as_bytes())?;
+            if file.is_stdout() { Ok(Exit::Success) } else { written(named, n_rows, args.json, &drawing) }
+        }
+        _ if args.json => {
             let mut answer = json_of(&drawing);
             (answer["file"], answer["steps"]) = (json!(opened.path), json!(marks.steps));
             put(&json_text("dot", answer)?)?;
             Ok(Exit::Success)
         }
-        None => {
+        _ => {
             put(&text::text_of(&drawing))?;
             Ok(Exit::Success)
         }
     }
 }
 
-fn written(file: &Path, as_json: bool, drawing: &Drawing, heading: &[String; 2]) -> Outcome {
-    let (svg, n_rows) = svg::svg_of(drawing, heading);
-    write_whole(file, 0o666, &[svg.as_bytes()])
-        .map_err(|error| format!("{}: cannot write: {error}", file.display()))?;
+fn written(file: &Path, n_rows: usize, as_json: bool, drawing: &Drawing) -> Outcome {
     let (n_boxes, n_lines) = (drawing.boxes.len(), drawing.edges.len());
     let answer = json!({ "svg": file, "boxes": n_boxes, "lines": n_lines, "rows": n_rows });
     tell("dot", as_json, answer, &format!("{}: {n_boxes} boxes in {n_rows} rows, {n_lines} lines\n", file.display()))

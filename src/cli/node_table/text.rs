@@ -6,6 +6,7 @@ use super::columns::{Column, Line, Shown, columns, comment};
 use super::found::{Counted, Found};
 use super::mark::Mark;
 use super::rows::Rows;
+use crate::cli::answer::line;
 use crate::cli::table::{self, Give, Pieces};
 use crate::cli::verdicts;
 use crate::compare::{Birth, Side, Summary, TensorVerdict, Verdict, distance_text};
@@ -23,7 +24,7 @@ pub(crate) fn text_of(found: &Found, rows: &Rows, wide: bool) -> String {
     let lines = found.lines(rows);
     let shown = lines.len();
     let rows = rows_of(&lines, columns(), wide, width);
-    let heading = table::fit(&format!("{}\n", found.path.display()), table::terminal());
+    let heading = table::fit(&line(found.path.display()), table::terminal());
     let hidden = match found.table.nodes.len() - shown {
         0 => String::new(),
         n => format!("{n} rows more are not shown\n"),

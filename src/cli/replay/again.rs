@@ -8,9 +8,10 @@ use serde::Serialize;
 use super::arguments::Arguments;
 use super::nodes;
 use super::repro::Alone;
+use crate::cli::answer::line;
 use crate::cli::exit::Failure;
 use crate::cli::rerun::{Divided, Model, Ran, Runtime, Target, text_of};
-use crate::compare::{TensorVerdict, Verdict};
+use crate::compare::{Policy, TensorVerdict, Verdict};
 use crate::dump::{Judging, Role};
 use crate::onnx::NamedTensor;
 use crate::protocol::message::{Division, RuntimeRule};
@@ -32,6 +33,8 @@ pub(super) struct Again {
     runtime: &'static str,
     /// Time of each run.
     run_ms: Vec<f64>,
+    /// By what they are judged, as the dump has it.
+    pub(super) policy: Policy,
     /// Against what eager gave.
     pub(super) verdicts: Vec<TensorVerdict>,
     /// Against what it gave.
@@ -76,9 +79,9 @@ impl Again {
             return String::new();
         }
         let on: Vec<_> = self.nodes_on.iter().map(|(runtime, n)| format!("{n} on {runtime}")).collect();
-        let mut text = format!("nodes: {}; {} segments\n", on.join(", "), self.segments);
+        let mut text = line(format_args!("nodes: {}; {} segments", on.join(", "), self.segments));
         for Rule { rule, nodes } in &self.rules {
-            text += &format!("  {rule}: {nodes}\n");
+            text += &line(format_args!("  {rule}: {nodes}"));
         }
         text
     }
@@ -131,6 +134,7 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
         version: runtime.runtime.version().to_owned(),
         runtime: runtime.name(),
         run_ms: Vec::new(),
+        policy: Policy::default(),
         verdicts: Vec::new(),
         actuals: Vec::new(),
         nodes: Vec::new(),
@@ -143,6 +147,7 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
         Ok(ran) => {
             let (references, actuals) = (target.tensors(Role::Reference)?, target.tensors(Role::Actual)?);
             let judging = target.judging()?;
+            again.policy = judging.policy;
             again.verdicts = judged(&judging, &ran, &references);
             let bits = |index: usize| ran.outputs.get(index).zip(actuals.get(index)).is_some_and(same_bits);
             let verdicts = judged(&judging, &ran, &actuals).into_iter().enumerate();

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use crate::cli::rerun;
+use crate::cli::walls_argument::WallsArgument;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -25,4 +26,10 @@ pub(crate) struct Arguments {
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
+}
+
+impl Arguments {
+    pub(crate) fn walls(&self) -> &WallsArgument {
+        &self.what.walls
+    }
 }

@@ -11,7 +11,8 @@ use self::again::Again;
 pub(super) use self::arguments::Arguments;
 use self::repro::Alone;
 pub(super) use self::repro::Repro;
-use super::answer::{json_text, put, warn};
+use super::answer::{json_text, line, put, warn};
+use super::brought::Brought;
 use super::data_sets;
 use super::exit::{Exit, Failure, Outcome};
 use super::next;
@@ -62,16 +63,17 @@ pub(super) fn run(args: &Arguments) -> Outcome {
 fn json_of(runtime: &Runtime, again: &[Again], total: Summary) -> Result<String, Failure> {
     let value = json!({
         runtime.name(): { "version": runtime.runtime.version(), "library": runtime.library },
-        "summary": total, "data_sets": again,
+        "summary": total, "data_sets": again, "policies_of_dump": brought(again).json()?,
     });
     Ok(json_text("replay", value)?)
 }
 
 fn text_of(args: &Arguments, runtime: &Runtime, again: &[Again], total: Summary) -> String {
     let width = table::width();
-    let title = format!("{} from {}\n", runtime.title(), runtime.library.display());
+    let title = line(format_args!("{} from {}", runtime.title(), runtime.library.display()));
     let told = if args.all { all_of(again, width) } else { brief(again, width) };
-    let counts = verdicts::counts(total).unwrap_or_else(|| "there was nothing to judge against".to_owned());
+    let counts = verdicts::counts(total).map(|counts| counts + &brought(again).words());
+    let counts = counts.unwrap_or_else(|| "there was nothing to judge against".to_owned());
     let path = &args.what.path;
     let is_wrong = |again: &&Again| again.judged().any(|verdict| !verdict.verdict.is_pass());
     let next = match (args.all, total.mismatch + total.failed) {
@@ -82,11 +84,16 @@ fn text_of(args: &Arguments, runtime: &Runtime, again: &[Again], total: Summary)
     title + &told + "\n" + &counts + "\n" + &next
 }
 
+fn brought(again: &[Again]) -> Brought {
+    Brought::of(again.iter().map(|again| again.policy))
+}
+
 /// Data set by data set.
 fn all_of(again: &[Again], width: usize) -> String {
     let mut text = String::new();
     for again in again {
-        text += &table::fit(&format!("\n{}\n{}\n", again.path.display(), again.how()), table::terminal());
+        let heading = "\n".to_owned() + &line(again.path.display()) + &line(again.how());
+        text += &table::fit(&heading, table::terminal());
         text += &asked_for(again, width);
         if !again.verdicts.is_empty() {
             text += &format!("against eager:\n{}", verdicts::table(&again.verdicts, width));
@@ -104,7 +111,8 @@ fn brief(again: &[Again], width: usize) -> String {
     let mut text = String::new();
     let (shown, more) = again.split_at(again.len().min(MOST_ROWS));
     for again in shown {
-        text += &table::fit(&format!("{}\n  {}\n", again.path.display(), again.how()), table::terminal());
+        let heading = line(again.path.display()) + "  " + &line(again.how());
+        text += &table::fit(&heading, table::terminal());
     }
     text += &table::hidden(shown.len(), std::iter::once(("run", more.len())), "data set");
     text += &again.iter().map(|again| asked_for(again, width)).collect::<String>();
@@ -126,11 +134,11 @@ fn brief(again: &[Again], width: usize) -> String {
 fn asked_for(again: &Again, width: usize) -> String {
     let mut text = String::new();
     if let Some(why) = &again.missing {
-        text += &format!("not whole: {why}; what there is of it is run, which is no pass\n");
+        text += &line(format_args!("not whole: {why}; what there is of it is run, which is no pass"));
     }
     text += &again.who();
     if let Some(Alone { name, reference, verdict }) = &again.node {
-        text += &format!("node {name} alone, against {reference}:\n");
+        text += &line(format_args!("node {name} alone, against {reference}:"));
         text += &verdicts::table(std::slice::from_ref(verdict), width);
     }
     if !again.nodes.is_empty() {

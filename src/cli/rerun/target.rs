@@ -392,6 +392,14 @@ impl Target {
         Ok(compared.unwrap_or_else(|| Judging::by(Policy { given: self.tolerance(), ..Policy::default() })))
     }
 
+    /// The policies that its outputs may be judged by, as the dump has them: that of the comparison in the call, and the
+    /// run's tolerance. Errors: a file of the comparison that cannot be read.
+    pub(crate) fn policies(&self) -> Result<[Policy; 2], Failure> {
+        let compared = reader::comparison(&self.step.path).map_err(at(&self.step.path))?;
+        let compared = compared.and_then(|compared| compared.policy).unwrap_or_default();
+        Ok([compared, Policy { given: self.tolerance(), ..Policy::default() }])
+    }
+
     /// Functions that changed the model before the runtime got it.
     pub(crate) fn transforms(&self) -> Vec<String> {
         names(&self.options["transforms"])

@@ -21,6 +21,16 @@ pub(super) enum Which {
     Reduction(Reduction),
 }
 
+impl Which {
+    pub(super) fn common(&self) -> &Common {
+        match self {
+            Which::Gemm(args) => &args.common,
+            Which::Layernorm(args) => &args.common,
+            Which::Reduction(args) => &args.common,
+        }
+    }
+}
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Gemm {
     /// Rows of A
@@ -87,7 +97,7 @@ pub(super) struct Common {
     /// Print CSV
     #[arg(long)]
     pub(super) csv: bool,
-    /// Draw it into this file
+    /// Draw it into this file; one that is there is replaced. `-`: the picture in the place of the text
     #[arg(long, value_name = "FILE")]
     pub(super) svg: Option<PathBuf>,
 }

@@ -17,8 +17,8 @@ use runtimes::Loaded;
 
 use super::answer::{json_text, put, put_exact, warn};
 use super::exit::{Exit, Failure, Outcome};
+use super::output_file::OutputFile;
 use super::progress;
-use crate::base::files::write_whole;
 use crate::base::process::own_command;
 use crate::study::plot::Plot;
 use crate::study::{Finding, gemm, layernorm, reduction};
@@ -33,6 +33,7 @@ struct Made<'a, T> {
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
+    let svg = picture(args.study.common())?;
     match &args.study {
         Which::Gemm(args) => {
             let Some(loaded) = Loaded::new(&args.common)? else { return Ok(Exit::NothingCompared) };
@@ -46,7 +47,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
             let study = gemm::study(&loaded.runtimes(), &settings, &mut || bar.inc(1))?;
             bar.finish_and_clear();
             let (text, csv) = (text::gemm(&study), csv::gemm(&study));
-            give(&args.common, &Made { name: "gemm", plot: study.plot(), study: &study, text, csv })?;
+            give(&args.common, svg.as_ref(), &Made { name: "gemm", plot: study.plot(), study: &study, text, csv })?;
             Ok(Exit::Success)
         }
         Which::Layernorm(args) => {
@@ -62,7 +63,11 @@ pub(super) fn run(args: &Arguments) -> Outcome {
             let study = layernorm::study(&loaded.runtimes(), &settings, &mut || bar.inc(1))?;
             bar.finish_and_clear();
             let (text, csv) = (text::layernorm(&study), csv::layernorm(&study));
-            give(&args.common, &Made { name: "layernorm", plot: study.plot(), study: &study, text, csv })?;
+            give(
+                &args.common,
+                svg.as_ref(),
+                &Made { name: "layernorm", plot: study.plot(), study: &study, text, csv },
+            )?;
             match &study.setup.not_run {
                 None => Ok(Exit::Success),
                 Some(why) => {
@@ -88,7 +93,11 @@ pub(super) fn run(args: &Arguments) -> Outcome {
             }
             bar.finish_and_clear();
             let (text, csv) = (text::reduction(&study), csv::reduction(&study));
-            give(&args.common, &Made { name: "reduction", plot: study.plot(), study: &study, text, csv })?;
+            give(
+                &args.common,
+                svg.as_ref(),
+                &Made { name: "reduction", plot: study.plot(), study: &study, text, csv },
+            )?;
             Ok(Exit::Success)
         }
     }
@@ -111,11 +120,24 @@ fn with_one_thread<T: DeserializeOwned>(common: &Common, library: &Path, with: &
     Ok(serde_json::from_value(answer["result"].take()).map_err(|error| failed(error.to_string()))?)
 }
 
+/// Where it is drawn. Errors: nothing can be written there.
+fn picture(common: &Common) -> Result<Option<OutputFile>, Failure> {
+    let svg = common.svg.as_deref().map(|path| OutputFile::at(path, Vec::new())).transpose()?;
+    if (common.json || common.csv) && svg.as_ref().is_some_and(OutputFile::is_stdout) {
+        return Err(
+            "--svg - beside --json or --csv: standard output has one of them; name a file for the picture".into()
+        );
+    }
+    Ok(svg)
+}
+
 /// Prints it, and draws it where that was asked for.
-fn give<T: Serialize>(common: &Common, made: &Made<'_, T>) -> Result<(), Failure> {
-    if let Some(path) = &common.svg {
-        write_whole(path, 0o644, &[made.plot.svg().as_bytes()])
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+fn give<T: Serialize>(common: &Common, svg: Option<&OutputFile>, made: &Made<'_, T>) -> Result<(), Failure> {
+    if let Some((file, path)) = svg.zip(common.svg.as_ref()) {
+        file.write(made.plot.svg().as_bytes())?;
+        if file.is_stdout() {
+            return Ok(());
+        }
         warn(format_args!("wrote {}", path.display()));
     }
     if common.json {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::state::{Dumping, Leased, unexpected};
-use crate::base::ids::GraphId;
+use crate::base::ids::{GraphId, Work};
 use crate::daemon::client::Part;
 use crate::daemon::ledger::Held;
 use crate::link::message::{LinkReply, LinkRequest};
@@ -68,32 +68,33 @@ impl Dumping<'_> {
     }
 
     /// Writes a graph that is not there, and those parts of it that are prepared. Errors: Dump.
-    pub fn known(&self, graph: GraphId) -> Result<(), WireError> {
+    pub fn known(&self, graph: GraphId, work: Work) -> Result<(), WireError> {
         self.graph(graph)?;
         let parts = self.at.client.state().parts_of(graph);
         for part in parts {
             let folder = self.part(&part)?;
             if let Some(leased) = self.at.leased().ok().filter(|_| folder.new) {
-                self.passes(&leased, &folder, &part);
+                self.passes(&leased, &folder, &part, work);
             }
         }
         Ok(())
     }
 
-    /// Writes what the precision pass and the runtime's optimizer make of the part's model.
-    pub fn passes(&self, leased: &Leased<'_>, folder: &DumpedPart, part: &Part) {
-        self.precision(leased, folder, part);
-        self.optimized(leased, folder, part);
+    /// Writes what the precision pass and the runtime's optimizer make of the part's model. work: what the client waits
+    /// for; with it this ends, too.
+    pub fn passes(&self, leased: &Leased<'_>, folder: &DumpedPart, part: &Part, work: Work) {
+        self.precision(leased, folder, part, work);
+        self.optimized(leased, folder, part, work);
     }
 
     /// Writes the part's model after the precision pass, where the pass changes it. The executor runs the pass: a model
     /// comes from anywhere, and what it breaks there is one client's. What fails is logged: the session that is made of
     /// the same model fails too, and tells.
-    pub fn precision(&self, leased: &Leased<'_>, folder: &DumpedPart, part: &Part) {
+    pub fn precision(&self, leased: &Leased<'_>, folder: &DumpedPart, part: &Part, work: Work) {
         if is_divided(part) {
             return;
         }
-        let written = match leased.ask(&LinkRequest::Widen(part.spec.part.clone())) {
+        let written = match leased.ask(&LinkRequest::Widen { work, part: part.spec.part.clone() }) {
             Ok(LinkReply::Widened(None)) => Ok(()),
             Ok(LinkReply::Widened(Some(model))) => {
                 self.run.precision(&folder.name, part.spec.part.part, &model).map_err(WireError::from)
@@ -108,11 +109,11 @@ impl Dumping<'_> {
 
     /// Writes what the runtime made of the part's model, once: a help to the reader that costs neither call nor dump when
     /// it cannot be had.
-    pub fn optimized(&self, leased: &Leased<'_>, folder: &DumpedPart, part: &Part) {
+    pub fn optimized(&self, leased: &Leased<'_>, folder: &DumpedPart, part: &Part, work: Work) {
         if is_divided(part) {
             return;
         }
-        let written = match leased.ask(&LinkRequest::Optimize(part.spec.part.clone())) {
+        let written = match leased.ask(&LinkRequest::Optimize { work, part: part.spec.part.clone() }) {
             Ok(LinkReply::Optimized(model)) => {
                 self.run.optimized(&folder.name, part.spec.part.part, &model).map_err(WireError::from)
             }

@@ -1,7 +1,7 @@
 //! Graphs that the client names, and what of them runs in eager.
 
 use super::state::{Answer, Connected};
-use crate::base::ids::GraphId;
+use crate::base::ids::{GraphId, Work};
 use crate::protocol::control::{RegisterGraph, Reply};
 
 /// Makes a graph known; one that is dumped is written down.
@@ -18,7 +18,7 @@ pub fn register(at: &Connected<'_>, mut graph: RegisterGraph) -> Answer {
         before = at.client.state().register(graph, held)?;
     }
     if let Some(dumping) = at.dumping() {
-        dumping.known(id).inspect_err(|_| {
+        dumping.known(id, Work::Request(at.id)).inspect_err(|_| {
             if !again {
                 at.client.state().unregister(id, before);
             }

@@ -33,7 +33,7 @@ pub fn run_observed(leased: &Leased<'_>, run: &RunObserved) -> Answer {
         let dumping = at.must_dump(".dump")?;
         let folder = dumping.part(&part)?;
         if folder.new {
-            dumping.passes(leased, &folder, &part);
+            dumping.passes(leased, &folder, &part, Work::Call(run.record.call));
         }
         Some((dumping, folder.name))
     } else {

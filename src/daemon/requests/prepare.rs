@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::state::{Answer, Connected, Leased, unexpected};
+use crate::base::ids::Work;
 use crate::base::limits;
 use crate::daemon::client::Part;
 use crate::link::message::{LinkReply, LinkRequest};
@@ -25,7 +26,7 @@ pub fn prepare(leased: &Leased<'_>, mut prepare: PreparePart) -> Answer {
     leased.executor.loads(&part.spec.part.session.custom_op_libraries);
     at.client.state().preparing = Some(Arc::clone(&part));
     if let Some((dumping, folder)) = new {
-        dumping.precision(leased, folder, &part);
+        dumping.precision(leased, folder, &part, Work::Request(at.id));
     }
     let (of_executor, frozen) = (part.spec.part.clone(), part.spec.frozen.clone());
     let reply = leased.ask(&LinkRequest::Prepare { request: at.id, part: of_executor, frozen });
@@ -39,7 +40,7 @@ pub fn prepare(leased: &Leased<'_>, mut prepare: PreparePart) -> Answer {
     // Another model may come in this one's place.
     let prepared = prepared.inspect_err(|_| dumping.iter().for_each(|dumping| dumping.forget(&part)))?;
     if let Some((dumping, folder)) = new {
-        dumping.optimized(leased, folder, &part);
+        dumping.optimized(leased, folder, &part, Work::Request(at.id));
     }
     for library in &part.spec.part.session.custom_op_libraries {
         at.daemon.libraries.remember_soon(&library.path);

@@ -39,7 +39,7 @@ fn graph_json(graph: &GraphProto) -> Value {
     json!({
         "name": graph.name(), "inputs": values(&graph.input),
         "initializers": graph.initializer.iter().map(initializer).chain(sparse).collect::<Vec<_>>(),
-        "nodes": nodes(&graph.node, &types_of_graph(graph)), "outputs": values(&graph.output),
+        "nodes": nodes(&graph.node, types_of_graph(graph)), "outputs": values(&graph.output),
     })
 }
 
@@ -49,7 +49,7 @@ fn function_json(function: &FunctionProto) -> Value {
         "name": function.name(), "domain": function.domain(), "overload": function.overload(),
         "opsets": opsets(&function.opset_import), "inputs": function.input, "outputs": function.output,
         "attributes": function.attribute, "defaults": attributes(&function.attribute_proto),
-        "nodes": nodes(&function.node, &types),
+        "nodes": nodes(&function.node, types),
     })
 }
 
@@ -64,9 +64,10 @@ fn initializer(tensor: &TensorProto) -> Value {
     value
 }
 
-fn nodes(nodes: &[NodeProto], types: &HashMap<&str, &TypeProto>) -> Vec<Value> {
+/// types: taken by the first who gives a value.
+fn nodes(nodes: &[NodeProto], mut types: HashMap<&str, &TypeProto>) -> Vec<Value> {
     let node = |node: &NodeProto| {
-        let output = |name: &String| json!({ "name": name, "type": type_text(types.get(name.as_str()).copied()) });
+        let output = |name: &String| json!({ "name": name, "type": type_text(types.remove(name.as_str())) });
         let mut value = json!({
             "op": node.op_type(), "domain": domain_text(node), "name": node.name(), "inputs": node.input,
             "attributes": attributes(&node.attribute), "outputs": node.output.iter().map(output).collect::<Vec<_>>(),

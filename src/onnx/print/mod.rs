@@ -91,7 +91,7 @@ impl Writer {
             let name = sparse.values.as_ref().map_or("", |values| values.name());
             self.line(indent, &format!("init: name={} {}", quoted(name), sparse_initializer_text(sparse)));
         }
-        self.nodes(&graph.node, &types_of_graph(graph), At { indent, n_bodies });
+        self.nodes(&graph.node, &mut types_of_graph(graph), At { indent, n_bodies });
         graph.output.iter().for_each(|info| self.line(indent, &format!("output: {}", value(info))));
     }
 
@@ -105,15 +105,16 @@ impl Writer {
         for default in &function.attribute_proto {
             self.line(0, &format!("attribute: {}", attribute_text(default)));
         }
-        let types = types_of(function.value_info.iter());
-        self.nodes(&function.node, &types, At { indent: 0, n_bodies: 0 });
+        let mut types = types_of(function.value_info.iter());
+        self.nodes(&function.node, &mut types.clone(), At { indent: 0, n_bodies: 0 });
         for name in &function.output {
-            self.line(0, &format!("output: name={} {}", quoted(name), value_text(types.get(name.as_str()).copied())));
+            self.line(0, &format!("output: name={} {}", quoted(name), value_text(types.remove(name.as_str()))));
         }
     }
 
-    /// One level deeper than the shallowest node that is read; at the left those that read none.
-    fn nodes(&mut self, nodes: &[NodeProto], types: &HashMap<&str, &TypeProto>, at: At) {
+    /// One level deeper than the shallowest node that is read; at the left those that read none. types: taken by the first
+    /// who gives a value, so that a model in which many say that they do is not written out many times.
+    fn nodes(&mut self, nodes: &[NodeProto], types: &mut HashMap<&str, &TypeProto>, at: At) {
         let mut levels: HashMap<&str, usize> = HashMap::new();
         for node in nodes {
             let shallowest = node.input.iter().filter_map(|name| levels.get(name.as_str())).min();
@@ -124,14 +125,15 @@ impl Writer {
         }
     }
 
-    fn node(&mut self, node: &NodeProto, types: &HashMap<&str, &TypeProto>, at: At) {
+    fn node(&mut self, node: &NodeProto, types: &mut HashMap<&str, &TypeProto>, at: At) {
         let name = |name: &String| if name.is_empty() { "''".to_owned() } else { name.clone() };
         let domain = domain_text(node);
         let domain = if domain.is_empty() { domain } else { format!("[{domain}]") };
         let given = node.input.iter().map(name).chain(node.attribute.iter().map(attribute_text));
         let given = given.collect::<Vec<_>>().join(", ");
-        let output = |value: &String| match self.shapes && !value.is_empty() {
-            true => format!("{value}: {}", type_text(types.get(value.as_str()).copied())),
+        let shapes = self.shapes;
+        let output = |value: &String| match shapes && !value.is_empty() {
+            true => format!("{value}: {}", type_text(types.remove(value.as_str()))),
             false => name(value),
         };
         let outputs = node.output.iter().map(output).collect::<Vec<_>>().join(", ");

@@ -246,3 +246,36 @@ fn numbers_of_attributes_are_numbers_in_json() {
     assert_eq!(*attributes, expected);
     assert_eq!(lines(&model), ["Op(epsilon=0.5, low=-inf, axes=[1,1,1,1,1,1,… 9]) -> y"]);
 }
+
+/// A model of n outputs that are called alike, and one type of n dimensions for them.
+fn alike(n: usize) -> ModelProto {
+    use crate::onnx::proto::{TensorShapeProto, TypeProto, tensor_shape_proto::Dimension, type_proto};
+    let shape = TensorShapeProto { dim: vec![Dimension::default(); n] };
+    let tensor = type_proto::Tensor { elem_type: Some(1), shape: Some(shape) };
+    let r#type = TypeProto { value: Some(type_proto::Value::TensorType(tensor)), denotation: None };
+    let info = ValueInfoProto { name: Some("a".into()), r#type: Some(r#type), ..Default::default() };
+    let node = NodeProto { op_type: Some("Split".into()), output: vec!["a".into(); n], ..Default::default() };
+    let function = FunctionProto {
+        name: Some("F".into()),
+        node: vec![node.clone()],
+        output: vec!["a".into(); n],
+        value_info: vec![info.clone()],
+        ..Default::default()
+    };
+    let graph = GraphProto { node: vec![node], value_info: vec![info], ..Default::default() };
+    ModelProto { graph: Some(graph), functions: vec![function], ..Default::default() }
+}
+
+#[test]
+fn a_type_is_written_once_and_no_longer_than_a_tensor_has_dimensions() {
+    let [few, many] = [100, 400].map(|n| {
+        let model = alike(n);
+        let texts = [model_text(&model).unwrap(), model_text_with_shapes(&model).unwrap()];
+        let dims = format!("{}, … {n}]", vec!["?"; 64].join(", "));
+        assert_eq!(texts.each_ref().map(|text| text.matches(&dims).count()), [1, 3], "{}", texts[1]);
+        let json = model_json(&model).unwrap().to_string();
+        assert_eq!(json.matches(&dims).count(), 2, "{json}");
+        texts.iter().chain([&json]).map(String::len).sum::<usize>()
+    });
+    assert!(many < 5 * few, "{few} and {many} bytes: four times the model is four times the text");
+}

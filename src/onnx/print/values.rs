@@ -10,7 +10,7 @@ use crate::onnx::proto::{
     attribute_proto::AttributeType, tensor_proto::DataLocation, tensor_proto::DataType, tensor_shape_proto::dimension,
     type_proto,
 };
-use crate::tensor::{DType, TensorView};
+use crate::tensor::{DType, Shape, TensorView};
 
 /// Elements shown of a tensor or list.
 const SHOWN: usize = 6;
@@ -185,7 +185,9 @@ fn dims_text(shape: &TensorShapeProto, name: impl Fn(&str) -> String) -> String 
         Some(dimension::Value::DimParam(param)) => name(param),
         None => "?".to_owned(),
     });
-    format!("[{}]", dims.collect::<Vec<_>>().join(", "))
+    let (n, most) = (shape.dim.len(), Shape::MAX_RANK);
+    let more = if n > most { format!(", … {n}") } else { String::new() };
+    format!("[{}{more}]", dims.take(most).collect::<Vec<_>>().join(", "))
 }
 
 /// The first elements of a tensor: `[1.0, -2.5, … 1000]`. Elements of the 8-bit float types are shown as bits.

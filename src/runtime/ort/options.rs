@@ -156,6 +156,7 @@ impl Loaded {
         // `ort` asks for everything and filters afterwards; below Warning the runtime logs on every run.
         environment.set_log_level(LogLevel::Warning);
         let version = raw::version(library).map_err(|error| missing(error.to_string()))?;
+        raw::find_cancel_loading(library, &version).map_err(|error| missing(error.to_string()))?;
         let mut providers = raw::available_providers();
         if cuda::on_host() {
             providers.push(CUDA.to_owned());

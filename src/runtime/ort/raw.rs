@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::atomic::AtomicPtr;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use ort::AsPointer;
 use ort::environment::Environment;
@@ -13,8 +14,9 @@ use ort::session::builder::SessionBuilder;
 use ort::sys;
 
 use super::placement::Listener;
+use crate::base::sync::lock;
 use crate::cuda;
-use crate::runtime::{RuntimeError, Terminate};
+use crate::runtime::{RuntimeError, StopToken, Terminate};
 use crate::shm::RawTensor;
 use crate::tensor::{DType, TensorBuf, TensorDesc, TensorView};
 
@@ -34,6 +36,70 @@ pub(super) fn version(library: &Path) -> Result<String, libloading::Error> {
             library.get(b"OrtGetApiBase")?;
         let version = CStr::from_ptr(((*base()).GetVersionString)());
         Ok(version.to_string_lossy().into_owned())
+    }
+}
+
+/// `SessionOptionsSetLoadCancellationFlag` of the C API.
+type CancelLoading = unsafe extern "system" fn(*mut sys::OrtSessionOptions, bool) -> sys::OrtStatusPtr;
+
+/// The one of the library that is loaded, where that is new enough.
+static CANCEL_LOADING: OnceLock<Option<CancelLoading>> = OnceLock::new();
+
+/// The version of the C API that has it, newer than the one that `ort` is asked for, and its place in the table, which
+/// grows at its end alone (`ort-sys` lists it there, and [`Making`]'s test calls it).
+const CANCEL_LOADING_API: u32 = 22;
+const CANCEL_LOADING_AT: usize = 293;
+
+/// Looks for what ends the making of a session, in a library of this version. Errors: the loader's.
+pub(super) fn find_cancel_loading(library: &Path, version: &str) -> Result<(), libloading::Error> {
+    let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or_default());
+    let is_new = (numbers.next(), numbers.next()) >= (Some(1), Some(CANCEL_LOADING_API));
+    if !is_new {
+        return Ok(()); // asked for a version that it lacks, the library complains on the terminal
+    }
+    // SAFETY: library and symbol as in `version`. The table of an API version that the library has holds at least that
+    // version's functions, one pointer each and static; this one is of that type.
+    let found = unsafe {
+        let library = libloading::Library::new(library)?;
+        let base: libloading::Symbol<'_, unsafe extern "C" fn() -> *const sys::OrtApiBase> =
+            library.get(b"OrtGetApiBase")?;
+        let table: *const Option<CancelLoading> = ((*base()).GetApi)(CANCEL_LOADING_API).cast();
+        if table.is_null() { None } else { *table.add(CANCEL_LOADING_AT) }
+    };
+    CANCEL_LOADING.get_or_init(|| found);
+    Ok(())
+}
+
+/// A session that is being made, which what ends this thread's making ends.
+struct Making(Mutex<AtomicPtr<sys::OrtSessionOptions>>);
+
+impl Making {
+    /// Of these options, which outlive it.
+    fn begin(builder: &mut SessionBuilder) -> Option<Arc<Self>> {
+        let stop = StopToken::of_making()?;
+        let making = Arc::new(Self(Mutex::new(AtomicPtr::new(builder.ptr_mut()))));
+        let weak: Weak<Self> = Arc::downgrade(&making);
+        stop.register(weak);
+        Some(making)
+    }
+
+    fn end(&self) {
+        *lock(&self.0).get_mut() = ptr::null_mut();
+    }
+}
+
+impl Terminate for Making {
+    /// The runtime looks between two steps of its optimizer.
+    fn terminate(&self) {
+        let mut options = lock(&self.0);
+        let options = *options.get_mut();
+        if let (false, Some(Some(cancel))) = (options.is_null(), CANCEL_LOADING.get()) {
+            // SAFETY: the options live until `end`, which waits for this lock; the flag is an atomic that a session which is
+            // made of them shares.
+            if let Err(error) = check(unsafe { cancel(options, true) }) {
+                tracing::warn!(%error, "the making of a session goes on");
+            }
+        }
     }
 }
 
@@ -435,12 +501,15 @@ impl Session {
             // SAFETY: the options belong to the builder. The environment has the one thread pool.
             check(unsafe { (ort::api().DisablePerSessionThreads)(builder.ptr_mut()) })?;
         }
+        let making = Making::begin(builder);
         // SAFETY: all handles are alive; the runtime keeps no pointer into the model's bytes (the options that would make
         // it do so are refused).
-        Self::create(|out| unsafe {
+        let made = Self::create(|out| unsafe {
             let (start, len) = (model.as_ptr().cast(), model.len());
             (ort::api().CreateSessionFromArray)(environment.ptr(), start, len, builder.ptr(), out)
-        })
+        });
+        making.iter().for_each(|making| making.end());
+        made
     }
 
     pub(super) fn inputs(&self) -> ort::Result<Vec<Declared>> {

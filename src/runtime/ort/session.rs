@@ -339,19 +339,24 @@ fn tell(placement: &Placement) {
 
 fn values(kind: &'static str, declared: Vec<Declared>) -> Result<Vec<ValueSpec>, RuntimeError> {
     let value = |Declared { name, kind: number, tensor }| match tensor {
-        None => {
-            let declared = format!("no tensor (ONNX Runtime's kind of value {number})");
-            Err(RuntimeError::UnsupportedValue { kind, name, declared })
-        }
+        None => Err((name, format!("no tensor (ONNX Runtime's kind of value {number})"))),
         Some((code, dims)) => match DType::from_onnx(code) {
             Ok(dtype) => Ok(ValueSpec { name, dtype, dims }),
-            Err(_) => {
-                let declared = format!("a tensor of ONNX Runtime's element type {code}");
-                Err(RuntimeError::UnsupportedValue { kind, name, declared })
-            }
+            Err(_) => Err((name, format!("a tensor of ONNX Runtime's element type {code}"))),
         },
     };
-    declared.into_iter().map(value).collect()
+    let (mut specs, mut unsupported) = (Vec::new(), Vec::new());
+    for declared in declared {
+        match value(declared) {
+            Ok(spec) => specs.push(spec),
+            Err(other) => unsupported.push(other),
+        }
+    }
+    if unsupported.is_empty() {
+        return Ok(specs);
+    }
+    let (name, declared) = unsupported.remove(0);
+    Err(RuntimeError::UnsupportedValue { kind, name, declared, others: unsupported })
 }
 
 /// What the runtime says of no dimensions is of rank 0, or of a rank that nobody knows: the latter, where the model tells
@@ -400,6 +405,11 @@ mod tests {
             let text = values("input", declared(1, Some((code, vec![2])))).unwrap_err().to_string();
             assert!(text.contains("input \"x\"") && text.contains(&format!("element type {code}:")), "{text}");
         }
+        let both = [declared(7, None), declared(1, Some((8, vec![])))].into_iter().flatten().collect();
+        let RuntimeError::UnsupportedValue { others, .. } = values("output", both).unwrap_err() else {
+            panic!("its kind")
+        };
+        assert_eq!(others, [("x".to_owned(), "a tensor of ONNX Runtime's element type 8".to_owned())]);
         let text = values("output", declared(7, None)).unwrap_err().to_string();
         assert!(text.contains("no tensor (ONNX Runtime's kind of value 7)"), "{text}");
         assert_eq!(values("input", declared(1, Some((16, vec![-1])))).unwrap()[0].dtype, DType::BF16);

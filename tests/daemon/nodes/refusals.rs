@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::support::{Home, code, crash, exists, refused, wait_for};
+use crate::support::{Home, code, crash, is_held, refused, wait_for};
 use rust_ort::base::limits;
 use rust_ort::onnx;
 use rust_ort::protocol::control::*;
@@ -73,7 +73,7 @@ fn executor_killed_in_a_batch_names_the_node_and_keeps_its_model() {
     std::fs::write(home.hold(), b"").unwrap();
     let hold = home.hold();
     let killer = std::thread::spawn(move || {
-        wait_for("the node is inside", || exists(&hold.with_extension("held")));
+        wait_for("the node is inside", || is_held(&hold));
         crash(victim);
     });
     let (feeds, values) = (bench.feeds(1), bench.nodes(&right()[5..]));

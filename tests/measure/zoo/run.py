@@ -312,8 +312,13 @@ def _tool(subject: Subject, precision: str, walk: Callable[[tools.Examination, n
 
 
 def _half(subject: Subject, *, precision: str) -> Values:
-    """What the tools find wrong under autocast."""
+    """What the tools find wrong under autocast, where eager runs so."""
     dtype = HALF[precision]
+    try:
+        with torch.autocast("cpu", dtype):
+            Side(subject, _eager, train=subject.trained is not None).run()
+    except Exception as error:
+        return {"status": "model_fail_to_load", "why": f"eager under autocast: {_words(error)}"}
 
     def walk(seen: tools.Examination, model: nn.Module, call: Call, folder: Path) -> None:
         tools.dump(seen, model, call, dtype, folder)

@@ -542,7 +542,8 @@ fn a_convolution_of_other_lengths_is_refused() {
 proptest! {
     #[test]
     fn a_wide_sum_is_what_its_elements_come_to_in_float64(
-        outer in 0..5_usize, channels in 1..70_usize, inner in prop::sample::select(vec![0, 1, 7, 32, 100, 1000]),
+        outer in 0..10_usize, channels in prop::sample::select(vec![1, 3, 32, 69, 256, 257, 600]),
+        inner in prop::sample::select(vec![0, 1, 1, 7, 32, 100]),
     ) {
         let input = floats(outer * channels * inner, 1);
         let mut made = vec![f32::NAN; channels];
