@@ -470,6 +470,17 @@ zoo() {
     step "zoo" env PYTHONPATH="$ROOT/tests:$ZOO_SITE" "$PY" -W ignore -m measure.zoo "$@"
 }
 
+# With ARGS="--only generate", only these sections are written. Studies are their own judges: what they find is told, not asserted.
+studies() {
+    build_torch
+    own_daemon
+    RUST_ORT_ONNXRUNTIME=$(onnxruntime_library)
+    export RUST_ORT_ONNXRUNTIME
+    # shellcheck disable=SC2086
+    LD_LIBRARY_PATH=$LIBTORCH/lib step "studies" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.studies \
+        --program "$ROOT/target/release/rust-ort-torch" ${ARGS:-}
+}
+
 # Each part is run, or said to be skipped.
 audit() {
     local status=0
@@ -618,7 +629,7 @@ doctor() {
 }
 
 case ${1:-} in
-setup | build | demo | bench | coverage | planted | blame | keep | prove | zoo | fuzz | soak | audit | requirements | matrix | doctor) "$1" ;;
+setup | build | demo | bench | coverage | planted | blame | keep | prove | zoo | studies | fuzz | soak | audit | requirements | matrix | doctor) "$1" ;;
 test) run_tests ;;
 lint | fmt)
     setup

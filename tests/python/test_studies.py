@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import nn
 
+from measure import studies as page
 from rust_ort.backend import GraphInfo
 from rust_ort.export.partition import EagerNode
-from rust_ort.studies import gpu_check, llama_models, main_job
+from rust_ort.studies import generate, gpu_check, llama_models, main_job
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -178,6 +179,87 @@ def test_each_llama_part_is_built_alike_twice_and_has_gradients(name: str, atten
     assert main_job.error_to(exact_grads, grads) < 5e-6
 
 
+# --- generation ------------------------------------------------------------------------------------------------------
+
+TINY = generate.Settings(
+    size=llama_models.Size(hidden=32, heads=4, intermediate=48, vocabulary=512, layers=1), tokens=4, rounds=0
+)
+
+
+def modes_of(model: str, loop: str, cache: str) -> list[generate.Mode]:
+    return [mode for mode in generate.MODES if (mode.model, mode.loop, mode.cache) == (model, loop, cache)]
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("cache", generate.CACHES)
+@pytest.mark.parametrize("loop", generate.LOOPS)
+@pytest.mark.parametrize("model", generate.MODELS)
+def test_generation_gives_eagers_tokens_in_every_mode(
+    model: str, loop: str, cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variants = dict(list(generate.backends(False).items())[: 2 if model == "llama" else 1])
+    monkeypatch.setattr(generate, "backends", lambda _: variants)
+    study = generate.run(TINY, modes_of(model, loop, cache))
+    assert (study.code, len(study.rows)) == (0, 4), generate.text(study)
+    for row in study.rows:
+        assert row.n == TINY.tokens * len(study.prompts[row.mode.prompt])
+        assert set(row.variants) == set(variants)
+        assert all(ran.logits < 1e-5 and ran.nodes and not ran.n_in_eager for ran in row.variants.values()), row
+        # What a strategy does with logits compiles nothing.
+        assert all((ran.graphs > 0) == (row.mode.choice == "greedy") for ran in row.variants.values()), row
+
+
+def test_own_loop_chooses_what_generate_chooses() -> None:
+    """In eager: own positions, masks and random numbers are those of `generate()`, under left padding too."""
+    tokenizer = generate.tokenizer_of(generate.text_of_tokenizer()[1])
+    model = generate.model_of("qwen3", TINY.size)
+    for mode in modes_of("qwen3", "own", "dynamic") + modes_of("qwen3", "own", "static"):
+        feeds = dict(
+            tokenizer(generate.TEXTS[mode.prompt], return_tensors="pt", padding=True, return_token_type_ids=False)
+        )
+        own, theirs = (call(model, feeds, mode, 6)[0] for call in (generate.own_loop, generate.by_generate))
+        assert torch.equal(own, theirs), mode
+        if mode.prompt == "left-padded":
+            assert feeds["attention_mask"][:, -1].all()
+            assert not feeds["attention_mask"].all()
+
+
+def test_a_backend_with_other_logits_is_told_with_its_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    def negated(gm: torch.fx.GraphModule, _: object) -> object:
+        return lambda *inputs: [
+            -out if isinstance(out, torch.Tensor) and out.shape[-1] == TINY.size.vocabulary else out
+            for out in gm.forward(*inputs)
+        ]
+
+    monkeypatch.setattr(generate, "backends", lambda _: {generate.PLAIN: negated})
+    study = generate.run(TINY, modes_of("llama", "own", "dynamic")[:1])
+    assert study.code == 1
+    assert "rust_ort: llama, own, dynamic cache, greedy, one prompt: prompt 0, token 0: " in generate.text(study)
+
+
+def generation(**changes: object) -> generate.Study:
+    rows = [generate.Row(mode=generate.MODES[0], tokens=[[1, 2]], text="")]
+    rows[0].variants = {generate.PLAIN: generate.Ran(equal=2), generate.FROZEN: generate.Ran(**{"equal": 2, **changes})}  # type: ignore[arg-type]
+    return generate.Study(settings=TINY, vocabulary="", prompts={}, rows=rows)
+
+
+def test_one_bad_variant_decides_the_exit_code_of_generation() -> None:
+    assert generation().code == 0
+    assert generation(equal=1).code == 1
+    assert generation(error="ValueError: no").code == 2
+    assert generation(not_served=1).code == 3
+    assert generation(fallbacks=1).code == 3
+    assert generate.Study(settings=TINY, vocabulary="", prompts={}).code == 3
+    inductors = generation()
+    inductors.rows[0].variants[generate.INDUCTOR] = generate.Ran(equal=0)
+    assert inductors.code == 0
+
+
+def test_recompilations_are_of_frames_that_were_compiled() -> None:
+    names = ["0_0-inference", "0_1-inference", "3_0-forward", "3_12_1-forward"]
+    assert [generate.recompiled(name) for name in names] == [False, True, False, True]
+
+
 # --- GPU check -------------------------------------------------------------------------------------------------------
 
 
@@ -270,3 +352,50 @@ def test_rust_side_that_finds_no_driver_is_reported(
             probe.ask(op="devices")
     finally:
         probe.end()
+
+
+# --- the page of studies ---------------------------------------------------------------------------------------------
+
+PROSE = "# Studies\n\n<!-- made by make studies -->\nold\n<!-- /made -->\n\n"
+SECTIONS = "## gemm\n\nprose\n\n```text\nold\n```\n\n## generate\n\nno block\n"
+
+
+def finding(holds: str, claim: str = "a | b differ") -> dict[str, str]:
+    return {"claim": claim, "holds": holds, "seed": "1", "here": "2"}
+
+
+def test_a_finding_reproduces_where_every_draw_says_so() -> None:
+    def of(*holds: str) -> tuple[str, int, int]:
+        (found,) = page.verdicts([[finding(word)] for word in holds])
+        return found.kind, found.yes, found.n
+
+    assert of("yes", "yes") == ("every", 2, 2)
+    assert of("yes", "no", "yes") == ("some", 2, 3)
+    assert of("no", "no") == ("none", 0, 2)
+    assert of("not_examined", "not_examined") == ("not run", 0, 0)
+    with pytest.raises(ValueError, match="draws have other findings"):
+        page.verdicts([[finding("yes")], [finding("yes", "another")]])
+
+
+def test_rows_of_the_table_have_each_finding_once() -> None:
+    found = page.verdicts([[finding("no"), finding("yes", "c")], [finding("no"), finding("no", "c")]])
+    row = page.summary("gemm", found, 2)
+    assert row.split(" | ")[2:] == ["0 of 2", "c: 1 of 2", "a \\| b differ (seed: 1; here: 2)", "- |"]
+
+
+def test_prose_stays_where_blocks_are_made_again() -> None:
+    made = page.with_table(page.with_block(PROSE + SECTIONS, "gemm", "new\n"), "table\n")
+    assert made == (PROSE + SECTIONS).replace("old\n```", "new\n```").replace("old", "table")
+    for section, text in (("generate", "no text block"), ("layernorm", "no section")):
+        with pytest.raises(ValueError, match=text):
+            page.with_block(SECTIONS, section, "")
+    with pytest.raises(ValueError, match="made by make studies"):
+        page.with_table(SECTIONS, "")
+
+
+def test_the_page_has_a_block_for_each_study_and_names_the_processor() -> None:
+    text = page.PAGE.read_text()
+    for section in (*page.RUST, *page.PYTHON):
+        assert page.with_block(text, section, "x") != text
+    assert page.with_table(text, "x") != text
+    assert page.machine().endswith((" core)", " cores)"))
