@@ -89,6 +89,19 @@ def test_operators_are_eagers(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", COMPLEX_DTYPES)
+def test_zeros_infinities_and_no_numbers_are_eagers(dtype: torch.dtype) -> None:
+    edges = [0.0, -0.0, 1.0, -2.0, torch.nan, torch.inf, -torch.inf]
+    z = torch.tensor([complex(real, imaginary) for real in edges for imaginary in edges], dtype=dtype)
+    rows, columns = z.expand(49, 49).contiguous(), z[:, None].expand(49, 49).contiguous()
+
+    def function(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            return a * b, a / b, a * 2, a / 2j, a.exp(), a.abs(), a == b
+
+    assert check(function, rows, columns) == []
+
+
+@pytest.mark.parametrize("dtype", COMPLEX_DTYPES)
 def test_angles_of_float64_alone_are_left_to_eager(dtype: torch.dtype) -> None:
     """ONNX Runtime has no Atan of float64."""
     left = check(lambda z: (z * 2).angle() * z.abs(), drawn(3, 4, dtype=dtype))

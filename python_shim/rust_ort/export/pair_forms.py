@@ -106,16 +106,20 @@ def _rsub(out: Tensor, self: Any, other: Any, alpha: Any = 1) -> Any:
 
 
 def _div(out: Tensor, self: Any, other: Any) -> Any:
-    """As eager's vectors have it: both divided by the larger part of the divisor first."""
+    """By the ratio of the divisor's smaller part to its larger one, as eager's kernel and NumPy's; by 0 each part."""
     dtype = _dtype(out)
     (a, b), (c, d) = _parts(self, dtype), _parts(other, dtype)
     if not (isinstance(c, Tensor) or isinstance(d, Tensor)):
         c = torch.full([], c, dtype=dtype, device=out.device)
     c, d = _joined(c, d).parts
-    scale = torch.maximum(c.abs(), d.abs())
-    a, b, c, d = a / scale, b / scale, c / scale, d / scale
-    square = c * c + d * d
-    return _joined((a * c + b * d) / square, (b * c - a * d) / square)
+    is_real = c.abs() >= d.abs()
+    large, small = torch.where(is_real, c, d), torch.where(is_real, d, c)
+    ratio = small / large
+    scale = 1 / (large + small * ratio)
+    real = torch.where(is_real, a + b * ratio, a * ratio + b) * scale
+    imaginary = torch.where(is_real, b - a * ratio, b * ratio - a) * scale
+    by_zero = large == 0
+    return _joined(torch.where(by_zero, a / c.abs(), real), torch.where(by_zero, b / d.abs(), imaginary))
 
 
 def _reciprocal(out: Tensor, self: Pair) -> Any:
@@ -175,10 +179,13 @@ def _angle(_: Tensor, self: Pair) -> Tensor:
 
 
 def _exp(_: Tensor, self: Pair) -> Any:
-    """Of a number without an imaginary part it has none: infinity times the sine of 0 is not asked for."""
+    """As C has it at its edges: no infinity is multiplied by the sine of 0, or by that of no number."""
     real, imaginary = self.parts
-    size = real.exp()
-    return _joined(size * imaginary.cos(), torch.where(imaginary == 0, imaginary, size * imaginary.sin()))
+    size, none = real.exp(), ~imaginary.isfinite()
+    cosine = torch.where(none & real.isinf(), size, size * imaginary.cos())
+    sine = torch.where(imaginary == 0, imaginary, size * imaginary.sin())
+    nothing = torch.where(imaginary < 0, -0.0, 0.0).to(real.dtype)
+    return _joined(cosine, torch.where(none & (real == -torch.inf), nothing, sine))
 
 
 def _eq(_: Tensor, self: Any, other: Any) -> Tensor:
@@ -413,6 +420,10 @@ def _fill(out: Tensor, self: Pair, value: Any) -> Any:
     return Pair(filled.expand_as(self.value).clone())
 
 
+def _copied_into(out: Tensor, self: Any, src: Any, non_blocking: bool = False) -> Any:
+    return _fill(out, self, src) if out.dtype.is_complex and isinstance(self, Pair) else NotImplemented
+
+
 def _new_full(out: Tensor, _: Any, size: Any, fill_value: Any, **__: Any) -> Any:
     return _full(out, size, fill_value, like=False)
 
@@ -496,6 +507,7 @@ FORMS: dict[Any, Callable[..., Any]] = {
     aten.slice_backward.default: _sliced_backward(aten.slice_backward.default),
     aten.select_backward.default: _sliced_backward(aten.select_backward.default),
     **dict.fromkeys((aten.fill.Scalar, aten.fill.Tensor), _fill),
+    aten.copy.default: _copied_into,
     aten.zeros.default: _filled(0, like=False),
     aten.ones.default: _filled(1, like=False),
     aten.zeros_like.default: _filled(0, like=True),
