@@ -134,7 +134,7 @@ class _Piece:
     def _take_out(self, gm: fx.GraphModule, pairs: Mapping[fx.Node, Any]) -> None:
         for node in reversed(self.nodes):
             for user in [user for user in node.users if user.target is aten.sym_size.int]:
-                size = user.args[1] % node.meta["val"].dim()  # type: ignore[operator]
+                size = user.args[1] % node.meta["val"].dim()
                 user.args = (pairs[node], size)
             gm.graph.erase_node(node)
 
