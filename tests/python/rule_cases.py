@@ -83,6 +83,10 @@ LISTS: dict[str, list[tuple[Any, ...]]] = {
 
 
 CASES: dict[str, Case] = {
+    # fourier
+    "rust_ort.fft_r2c.default": case(lambda x: torch.view_as_real(torch.fft.rfft2(x + 1, norm="ortho")), IMAGE),
+    "rust_ort.fft_c2c.default": case(lambda x: torch.fft.ifft(torch.complex(x, x * x)).real + 1, MATRIX),
+    "rust_ort.fft_c2r.default": case(lambda x: torch.fft.irfft2(torch.complex(x, x * x), norm="forward"), MATRIX),
     # attention
     "aten._scaled_dot_product_flash_attention_for_cpu.default": case(
         lambda q: aten._scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.0, True), HEADS

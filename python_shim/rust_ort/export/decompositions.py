@@ -85,7 +85,7 @@ def _as_declared(operator: Any, function: Callable[..., Any]) -> Callable[..., A
         if not (UNKNOWN_SIZES & {*operator.tags} or all(map(_is_plain, (*results, *given)))):
             with outside_tracing():
                 eager = pytree.tree_leaves(layout(*args, **kwargs))
-            results = [*map(_laid_out, results, eager), *results[len(eager) :]]
+            results = [*map(laid_out, results, eager), *results[len(eager) :]]
         return pytree.tree_unflatten(results, sequence)
 
     return keeping
@@ -126,7 +126,7 @@ def _is_plain(value: object) -> bool:
     return row_major(value, range(value.dim())) and fills_its_storage(value)
 
 
-def _laid_out(made: Any, eager: Any) -> Any:
+def laid_out(made: Any, eager: Any) -> Any:
     """`made` with the strides of `eager`, in a storage that it fills as eager's does, as far as its dimensions in some
     order are row-major."""
     if not isinstance(made, Tensor) or not isinstance(eager, Tensor) or not fills_its_storage(eager):

@@ -26,8 +26,20 @@ def _grid_sample(node: Any) -> None:
     node.attributes["mode"] = ir.AttrString("mode", renamed)
 
 
+def _dft(node: Any) -> None:
+    """Its axis was an attribute and is an input; of three axes both leave out the second one."""
+    shape = node.inputs[0].shape
+    if node.attributes.get_int("axis", 1) != 1 or shape is None or len(shape) != 3:
+        raise OpsetError(
+            "it is written with DFT of opset 17, which means something else from opset 20 on; write it with opset 20 "
+            "or later",
+            node,
+        )
+    node.attributes.pop("axis", None)
+
+
 CHANGED: dict[str, tuple[int, Callable[[Any], None] | None]] = {
-    "DFT": (20, None),  # its axis was an attribute and is an input
+    "DFT": (20, _dft),
     "GridSample": (20, _grid_sample),
     "GroupNormalization": (21, None),  # scale and bias were one a group and are one a channel
 }

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from rust_ort import torch_private
-from rust_ort.export import aliases, arguments, exporter, kernels, rules
+from rust_ort.export import aliases, arguments, exporter, fourier, kernels, rules
 from rust_ort.export.alike import Alike
 from rust_ort.export.copies import copied_graph, copied_node
 from rust_ort.export.hash import attribute
@@ -33,10 +33,17 @@ DRAWS_RANDOM_NUMBERS = "it draws random numbers; torch's generator is what manua
 SIZE_AT_RUN_TIME = "a size is known only at run time"
 SYMBOLIC_NUMBER = "a symbolic float or bool has no ONNX form here"
 COMPLEX = "complex numbers have no ONNX form"
+AS_PAIRS = "complex numbers as pairs of real ones, or back, or an output's view of them: it computes nothing"
 SIZE_ALONE = "nothing of it is used but its size"
 UNWRITTEN_OUTPUT = "memory that nobody wrote into, which ONNX Runtime does not read: it computes nothing"
 CONSTANT = "rust_ort constant"
 """Key of a node's meta: the number that a constant of one element is."""
+
+BETWEEN_PAIRS = "rust_ort complex view"
+"""Key of a node's meta: it makes pairs of complex numbers or the other way round, or is on the way to an output."""
+
+NO_PAIRS = "rust_ort no pairs"
+"""Key of a node's meta: why complex numbers that it takes or gives are not written as pairs."""
 
 MEMORY_READ = "an operator in eager sees the memory behind it"
 
@@ -44,7 +51,7 @@ SEVERAL_DEVICES = "its tensors are on several devices"
 
 UNSORTED = "an order that eager's kernel alone has (sorted=False), by which random numbers meet rows"
 
-COMPUTES_NOTHING = frozenset({aliases.SHARES_MEMORY, UNWRITTEN_OUTPUT})
+COMPUTES_NOTHING = frozenset({aliases.SHARES_MEMORY, UNWRITTEN_OUTPUT, AS_PAIRS})
 """Reasons of nodes of which nothing is left for ONNX Runtime to compute."""
 
 EAGER_IS_RIGHT = arguments.REASONS | {
@@ -176,8 +183,8 @@ class Partition:
         )
 
 
-PURE_NAMESPACES = ("aten", "prims", "torchvision")
-"""Operators that do what their schemas say and no more: torch's own, and those that torchvision's detectors call."""
+PURE_NAMESPACES = ("aten", "prims", "torchvision", "rust_ort")
+"""Operators that do what their schemas say and no more: torch's own, those that torchvision's detectors call, ours."""
 
 
 class Support:
@@ -213,6 +220,10 @@ class Support:
             return self.reason(source)
         if isinstance(node.target, HigherOrderOperator):
             return f"higher-order operator {node.target} has no ONNX form"
+        if node.meta.get(BETWEEN_PAIRS):
+            return AS_PAIRS
+        if NO_PAIRS in node.meta and any(map(_is_complex, _values_of(node))):
+            return f"{COMPLEX}: {node.meta[NO_PAIRS]}"
         values = self._alike.once("values", node, lambda: self._values(node) or _given(node))
         return values or self._operator(node)
 
@@ -233,7 +244,7 @@ class Support:
                 return MEMORY_READ
             if target in STRIDED and aliases.root_of(node).op == "placeholder":
                 return MEMORY_READ
-            why = rules.why_eager(node)
+            why = fourier.why_eager(node) if target in fourier.OPERATORS else rules.why_eager(node)
             if why is not None:
                 return why
         if target in BOOKKEEPING and not str(target).startswith("aten.sym_"):
@@ -276,6 +287,10 @@ class Support:
         if "val" not in node.meta:
             return "its result is not a tensor"
         return None
+
+
+def _is_complex(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 def _is_drawn_for(graph: fx.Graph) -> bool:

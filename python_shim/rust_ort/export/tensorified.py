@@ -110,7 +110,7 @@ def _come_apart(gm: fx.GraphModule, node: fx.Node, table: Mapping[Any, Callable[
     part = traced(run, [leaf.meta["val"] for leaf in nodes], table)
     if [inner.target for inner in part.graph.nodes if inner.op == "call_function"] == [node.target]:
         return
-    node.replace_all_uses_with(_inlined(gm, node, part, nodes))
+    node.replace_all_uses_with(inlined(gm, node, part, nodes)[0])
     gm.graph.erase_node(node)
 
 
@@ -125,14 +125,15 @@ def _as_tensor(value: Any, operands: Sequence[Any], result: torch.dtype, *, keep
     return number.to(kernel_dtype(dtype) if keep else dtype)
 
 
-def _inlined(gm: fx.GraphModule, node: fx.Node, part: fx.GraphModule, given: Sequence[fx.Node]) -> fx.Node:
-    """The value of a part whose placeholders are `given`; its nodes go before `node`."""
+def inlined(gm: fx.GraphModule, node: fx.Node, part: fx.GraphModule, given: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
+    """The values of a part whose placeholders are `given`; its nodes go before `node`."""
     placeholders = [inner for inner in part.graph.nodes if inner.op == "placeholder"]
     values: dict[fx.Node, fx.Node] = dict(zip(placeholders, given, strict=True))
     with gm.graph.inserting_before(node):
         for inner in part.graph.nodes:
             if inner.op == "output":
-                return values[inner.args[0]]
+                results = inner.args[0] if isinstance(inner.args[0], (list, tuple)) else (inner.args[0],)
+                return tuple(values[result] for result in results)
             if inner.op == "placeholder":
                 continue
             made = values[inner] = gm.graph.node_copy(inner, values.__getitem__)

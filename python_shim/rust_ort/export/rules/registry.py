@@ -65,7 +65,8 @@ class Rule:
         if of_python != self.operator:
             return [getattr(python_operator, of_python)]
         namespace, packet_name, *rest = self.operator.split(".")
-        packet = primitive(packet_name) if namespace == "prims" else getattr(torch.ops.aten, packet_name, None)
+        of_namespace = getattr(torch.ops, namespace)
+        packet = primitive(packet_name) if namespace == "prims" else getattr(of_namespace, packet_name, None)
         overload = ".".join(rest)
         if packet is None:
             return []
@@ -165,7 +166,7 @@ def why_eager(node: fx.Node) -> str | None:
 def _eager(_: frozenset[str]) -> dict[str, list[Rule]]:
     found: dict[str, list[Rule]] = {}
     for rule in active(How.EAGER):
-        found.setdefault("aten::" + rule.operator.split(".")[1], []).append(rule)
+        found.setdefault("::".join(rule.operator.split(".")[:2]), []).append(rule)
     return found
 
 
