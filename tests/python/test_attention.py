@@ -238,3 +238,17 @@ def test_what_the_gradient_of_attention_adds_up_is_known(way: str) -> None:
         assert (added * (1 + 1e-6) >= gradient.double().abs()).all()
     of_query = gradients[0].double().abs().mean() / terms[0].mean()
     assert of_query < 0.01, "what cancels is known by what it adds up"
+
+
+def test_terms_of_attention_are_bounded_where_a_row_is_masked_whole() -> None:
+    """Beside scores of -1e9 the kernel's logsumexp has lost the number of keys."""
+    torch.manual_seed(0)
+    query, key, value, grad = (torch.randn(1, 2, 8, 4) for _ in range(4))
+    mask = torch.zeros(8, 8)
+    mask[3] = -1e9
+    forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    out, rows = forward(query, key, value, 0.0, False, attn_mask=mask)
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    terms = parts_added_up(backward, (grad, query, key, value, out, rows, 0.0, False), {"attn_mask": mask})
+    bound = 8 * 8 * 4 * 2 * grad.abs().max() * max(value.abs().max(), out.abs().max()) * max(query.abs().max(), 1) * 4
+    assert all(float(of.max()) < float(bound) for of in terms)

@@ -123,6 +123,58 @@ def test_an_optimizer_that_shares_nodes_between_calls_leaves_no_circle() -> None
         assert_right(model, module, x=x)
 
 
+class Act(nn.Module):
+    """One class, two bodies."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.function = getattr(torch, name)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.function(x)
+        return made
+
+
+class Act_2(nn.Module):  # noqa: N801 (named as the second body of the other)
+    def forward(self, x: Tensor) -> Tensor:
+        return x.exp()
+
+
+def test_a_class_named_as_anothers_second_body_has_its_own_function() -> None:
+    module, x = nn.Sequential(Act("sin"), Act("cos"), Act_2()).eval(), torch.randn(5)
+    model = rust_ort.to_onnx(module, x, export_modules_as_functions=True)
+    assert len({node.op_type for node in model.graph.node}) == 3
+    for (given,) in results(model, **{model.graph.input[0].name: x}):
+        np.testing.assert_allclose(given, module(x).numpy(), rtol=1e-6)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.weight = nn.LayerNorm(4), nn.Parameter(torch.full((4,), 3.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.norm(x) * self.weight
+        return made
+
+
+class Outer(nn.Module):
+    """A child that has a child of its own name, and both a parameter of one name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = Scaled()
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.norm(x)
+        return made
+
+
+def test_parameters_of_one_name_within_each_other_stay_apart() -> None:
+    module, x = Outer().eval(), torch.randn(2, 4)
+    assert_right(rust_ort.to_onnx(module, x, export_modules_as_functions=True), module, x=x)
+
+
 @pytest.mark.parametrize("optimized", [False, True])
 def test_the_recipes_model_has_its_functions(optimized: bool) -> None:
     """experimental-experiment's plot_exporter_recipes_c_modules."""

@@ -453,3 +453,12 @@ def test_only_a_file_is_written_and_a_link_leads_to_it(tmp_path: Path) -> None:
     (tmp_path / "link.onnx").symlink_to(tmp_path / "model.onnx")
     rust_ort.to_onnx(layer, x, path=tmp_path / "link.onnx")
     assert (tmp_path / "link.onnx").is_symlink() and onnx.load(tmp_path / "model.onnx").graph.node
+
+
+def test_a_mean_of_no_rows_is_nan() -> None:
+    """ReduceMean of nothing is 0 in ONNX Runtime."""
+    model = rust_ort.to_onnx(lambda x: x.mean((0,)), torch.randn(3, 4), dynamic_shapes={"x": {0: "rows"}})
+    for rows in (0, 1, 5):
+        x = torch.randn(rows, 4)
+        (given,) = run(model, {model.graph.input[0].name: x})
+        np.testing.assert_allclose(given, x.mean(0).numpy(), rtol=1e-6)

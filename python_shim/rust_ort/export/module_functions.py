@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import dropwhile, takewhile
+from itertools import count, dropwhile, takewhile
 from typing import Any
 
 from torch import fx
@@ -33,12 +33,13 @@ class ModuleCall:
 
     @property
     def name(self) -> str:
+        """Without its module and the function that it was made in: an identifier."""
         return self.class_name.rpartition(".")[2]
 
     @property
     def name_with_module(self) -> str:
         """`Linear` of torch, `modeling_llama.LlamaMLP` of another module."""
-        module = self.class_name.removesuffix(f".{self.name}")
+        module = self.class_name.removesuffix(f".{self.name}").partition(".<locals>")[0]
         return self.name if module.startswith("torch.nn.") else f"{module.rpartition('.')[2]}.{self.name}"
 
     def is_like(self, pattern: str) -> bool:
@@ -126,7 +127,8 @@ def _common(found: Sequence[Stack]) -> Stack:
 @dataclass(kw_only=True)
 class _Outlining:
     """labels: {id of a node of the model's graph: its calls}. functions: {what a body is: the function that has it}.
-    classes: {short name: the classes that have it}. taken: names of functions, paths of calls."""
+    classes: {short name: the classes that have it}. names_taken: of functions; a number makes one class' name another's.
+    calls: {path: how many there are already}."""
 
     ir: Any
     model: Any
@@ -134,7 +136,8 @@ class _Outlining:
     labels: dict[int, Stack] = field(default_factory=dict)
     functions: dict[Any, str] = field(default_factory=dict)
     classes: dict[str, set[str]] = field(default_factory=dict)
-    taken: Counter[str] = field(default_factory=Counter)
+    names_taken: set[str] = field(default_factory=set)
+    calls: Counter[str] = field(default_factory=Counter)
 
     def outline(self, depth: int) -> None:
         """Makes functions of the calls at a depth; there are no deeper ones."""
@@ -182,9 +185,9 @@ class _Outlining:
         inside = set(map(id, nodes))
         results = [value for node in nodes for value in node.outputs if self._is_read_outside(value, inside)]
         name = self._function(self.ir.convenience.extract(graph, given, results), call)
-        self.taken[call.path] += 1  # twice in one body, names of nodes would be one after inlining
+        self.calls[call.path] += 1  # twice in one body, names of nodes would be one after inlining
         made = self.ir.node(
-            name, given, domain=DOMAIN, num_outputs=len(results), name=f"{call.path}_call_{self.taken[call.path]}"
+            name, given, domain=DOMAIN, num_outputs=len(results), name=f"{call.path}_call_{self.calls[call.path]}"
         )
         made.metadata_props[PATH] = call.path
         graph.insert_after(nodes[-1], made)
@@ -212,9 +215,9 @@ class _Outlining:
         key = (call.class_name, *_what_it_is(self.ir, body))
         if key not in self.functions:
             short = call.name if len(self.classes[call.name]) == 1 else call.name_with_module
-            self.taken[short] += 1
-            number = self.taken[short]
-            name = self.functions[key] = short if number == 1 else f"{short}_{number}"
+            names = (short if number == 1 else f"{short}_{number}" for number in count(1))
+            name = self.functions[key] = next(name for name in names if name not in self.names_taken)
+            self.names_taken.add(name)
             function = self.ir.Function(DOMAIN, name, graph=body, attributes=[])
             function.metadata_props[CLASS] = call.class_name
             self.model.functions[function.identifier()] = function
@@ -223,10 +226,12 @@ class _Outlining:
     def _name_inputs(self, body: Any, call: ModuleCall) -> None:
         """`weight` of what is `layers.0.weight` outside."""
         taken = {str(value.name) for node in body for value in _made(self.ir, node)}
-        for value in body.inputs:
+        taken |= {str(value.name) for value in body.inputs}
+        for value in body.inputs:  # a name that another input has yet stays that one's
             short = str(value.name).removeprefix(f"{call.path}.")
-            value.name = short if short not in taken else str(value.name)
-            taken.add(str(value.name))
+            if short not in taken:
+                value.name = short
+                taken.add(short)
 
     def _own_constants(self, body: Any) -> None:
         given = set(map(id, body.inputs))

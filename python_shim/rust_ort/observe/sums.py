@@ -140,16 +140,32 @@ def _of_attention(
 ) -> tuple[Tensor, Tensor, Tensor] | None:  # fmt: skip
     """Of the gradients of query, key and value. A score's is a difference of two sums, which cancel where all that is
     attended to is alike."""
-    if dropout_p or query.shape[1] != key.shape[1]:
+    if dropout_p or query.shape[1] != key.shape[1] or query.numel() == 0 or key.numel() == 0:
         return None
-    grad, q, k, v, o = map(_absolute, (grad_out, query, key, value, out))
+    heads = (tensor.flatten(0, 1) for tensor in (grad_out, query, key, value, out, logsumexp))
+    mask = None if attn_mask is None else attn_mask.expand(*query.shape[:2], *attn_mask.shape[-2:]).flatten(0, 1)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
+    # One head after the other: the kernel itself never has all scores.
+    each = [
+        _of_a_head(*head, is_causal=is_causal, mask=None if mask is None else mask[at], scale=scale)
+        for at, head in enumerate(zip(*heads, strict=True))
+    ]
+    of_query, of_key, of_value = (torch.stack(terms) for terms in zip(*each, strict=True))
+    return of_query.view_as(query), of_key.view_as(key), of_value.view_as(value)
+
+
+def _of_a_head(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, *, is_causal: bool,
+    mask: Tensor | None, scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    grad, q, k, v, o = map(_absolute, (grad_out, query, key, value, out))
     scores = query.double() @ key.double().mT * scale
-    if attn_mask is not None:
-        scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype is torch.bool else scores + attn_mask
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else scores + mask
     if is_causal:
         scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
-    probabilities = (scores - logsumexp.double().unsqueeze(-1)).exp()
+    # Beside a huge score the kernel's logsumexp has lost the others, and would make probabilities beyond 1.
+    probabilities = (scores - logsumexp.double().unsqueeze(-1)).exp().clamp(max=1.0)
     terms = probabilities * (grad @ v.mT + (grad * o).sum(-1, keepdim=True)) * abs(scale)
     return terms @ k, terms.mT @ q, probabilities.mT @ grad
 

@@ -73,6 +73,8 @@ def unfold_backward(grad: Tensor, input_sizes: list[int], dim: int, size: int, s
     if not input_sizes:
         return NotImplemented
     axis = dim % len(input_sizes)
+    if not isinstance(input_sizes[axis], SymInt) and grad.shape[axis] == 1:
+        step = size  # of one window no step is taken
     shifts = -(-size // step)
     if shifts > MOST_SHIFTS:
         return _added_by_index(grad, input_sizes, axis, size, step)

@@ -147,17 +147,21 @@ def _sum_of_floats(self: Any, sizes: list[Any], dims: list[int], keepdim: bool, 
     """
     from onnxscript import ir
 
-    if _is_wide(self, sizes, dims):
-        reduced = op.ReduceMean if averaged else op.ReduceSum
-        wide = op.Cast(self, to=ir.DataType.DOUBLE)
-        return op.Cast(reduced(wide, ints(dims), keepdims=keepdim), to=self.dtype)
     stages = _stages(sizes, dims, averaged=averaged)
-    if _is_one_operator(stages):
-        return op.ReduceSum(self, ints(dims), keepdims=keepdim)
     wide = ir.DataType.FLOAT if self.dtype.bitwidth == 16 else self.dtype
-    total = op.Cast(self, to=wide) if wide != self.dtype else self
-    for stage in stages:
-        total = (_sum_of_rows if stage.is_long else _sum_at_once)(total, stage)
+    if _is_wide(self, sizes, dims):
+        total = op.Cast(self, to=ir.DataType.DOUBLE)
+        if not averaged or known([sizes[axis] for axis in dims]):
+            reduced = op.ReduceMean if averaged else op.ReduceSum
+            return op.Cast(reduced(total, ints(dims), keepdims=keepdim), to=wide)
+        # The mean of nothing is NaN, and ReduceMean's is 0.
+        total = op.Cast(op.ReduceSum(total, ints(dims), keepdims=False), to=wide)
+    elif _is_one_operator(stages):
+        return op.ReduceSum(self, ints(dims), keepdims=keepdim)
+    else:
+        total = op.Cast(self, to=wide) if wide != self.dtype else self
+        for stage in stages:
+            total = (_sum_of_rows if stage.is_long else _sum_at_once)(total, stage)
     if averaged and known([sizes[axis] for axis in dims]):
         number = math.prod(sizes[axis] for axis in dims)
         total = op.Div(total, op.Constant(value=ir.tensor(number, dtype=wide)))
