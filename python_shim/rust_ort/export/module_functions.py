@@ -127,7 +127,7 @@ def _common(found: Sequence[Stack]) -> Stack:
 @dataclass(kw_only=True)
 class _Outlining:
     """labels: {id of a node of the model's graph: its calls}. functions: {what a body is: the function that has it}.
-    classes: {short name: the classes that have it}. names_taken: of functions; a number makes one class' name another's.
+    classes: {short name: the classes that have it}. names_taken: of functions; a number may make another class'.
     calls: {path: how many there are already}."""
 
     ir: Any
