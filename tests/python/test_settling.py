@@ -255,7 +255,9 @@ def scaled_sum(factor: float) -> Any:
         place, node = next((at, node) for at, node in enumerate(proto.graph.node) if node.op_type == "ReduceSum")
         value = node.output[0]
         node.output[0] = f"{value}_right"
-        proto.graph.initializer.append(helper.make_tensor("factor", onnx.TensorProto.FLOAT, [], [factor]))
+        wide = any(node.input[0] in other.output for other in proto.graph.node if other.op_type == "Cast")
+        dtype = onnx.TensorProto.DOUBLE if wide else onnx.TensorProto.FLOAT
+        proto.graph.initializer.append(helper.make_tensor("factor", dtype, [], [factor]))
         proto.graph.node.insert(place + 1, helper.make_node("Mul", [f"{value}_right", "factor"], [value], name="bad"))
 
     return transform
