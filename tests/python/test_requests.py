@@ -283,9 +283,10 @@ def test_an_interrupted_preparation_leaves_no_part_and_the_next_one_works(
     thread.join()
     writer = os.open(file, os.O_RDWR | os.O_NONBLOCK)  # whoever makes a session from now on goes on
     wait_until(lambda: daemon.client().status() and not connection._kept, "the answer that nobody takes")
-    # Made before the cancel came, it is taken back with the next request.
+    # Made before the cancel came, it is given back with the next release.
     x = torch.ones(3)
     assert run([x, 2 * x])[0].tolist() == [2.0] * 3
+    daemon.client().release_dead()
     assert not connection.orphans, "a part that was made for nobody stays"
     # Made anew where its making was ended (ONNX Runtime 1.22 and newer), else warm.
     assert run.prepared is not None
