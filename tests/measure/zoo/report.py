@@ -170,10 +170,17 @@ def _counted(found: Found) -> str:
 
 def _faults(found: Found) -> str:
     rows = [
-        (model, task, f"{one['status']}: {one.get('why', '')}", CAUSES.get((model, task), "not looked into"))
+        (model, task, f"{one['status']}: {_first(one)}", CAUSES.get((model, task), "not looked into"))
         for model, task, one in faults(found)
     ]
     return _table(("model", "task", "what", "why"), rows)
+
+
+def _first(one: Mapping[str, Any]) -> str:
+    """Of a tool's faults the first, and how many there are more."""
+    why: str = one.get("why", "")
+    more = one.get("faults", 1) - 1
+    return f"{why.partition('; ')[0]}; and {more} more" if more > 0 else why
 
 
 def eager_wrong(found: Found) -> list[str]:
@@ -257,6 +264,8 @@ def _times(found: Found) -> str:
         of = [one for _, one in _of(found, task)]
         for what, is_long in (("over", True), ("under", False)):
             some = [one for one in of if "call" in one.get("eager", {}) and (one["eager"]["call"] > LONG_S) is is_long]
+            if not some:
+                continue
             rows.append((
                 task, f"{what} {LONG_S * 1e3:.0f} ms", len(some), _spread(map(_ratio, some)),
                 _spread(_ratio(one, PEER[task]) for one in some),
