@@ -613,7 +613,7 @@ def test_what_follows_from_a_part_that_is_wrong_is_no_noise(monkeypatch: pytest.
 
     def two_parts(x: Tensor) -> Tensor:
         y = torch.tanh(x)
-        return torch.sin((torch.fft.fft(y).real * 0 + y + 1e5) - 1e5)
+        return torch.sin((torch.lgamma(y) * 0 + y + 1e5) - 1e5)
 
     x = torch.rand(4, 64, generator=torch.Generator().manual_seed(0)) + 50
     report = rust_ort.compare(two_parts, x, backward=False, options={"compare": "nodes"})
@@ -628,7 +628,7 @@ def test_each_part_that_asks_has_the_float64_of_its_values() -> None:
 
     def two_parts(x: Tensor) -> tuple[Tensor, Tensor]:
         y = ill(x @ WEIGHT)
-        return y, ill(torch.fft.fft(y).real * 1e-3 + y)
+        return y, ill(torch.lgamma(y.abs() + 1.0) * 1e-3 + y)
 
     compiled = torch.compile(two_parts, backend="rust_ort", options={"compare": "outputs"})
     compiled(X)

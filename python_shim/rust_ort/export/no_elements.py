@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx
 
 from rust_ort.export.rules.nodes import argument, draws
-from rust_ort.export.shapes import has_no_elements, is_symbolic
+from rust_ort.export.shapes import fills_its_storage, has_no_elements, is_symbolic
 from rust_ort.export.tensorified import COPIED
 from rust_ort.torch_private import OpOverload
 
@@ -47,10 +47,13 @@ def _is_pure(node: fx.Node) -> bool:
 
 
 def _put(gm: fx.GraphModule, node: fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Another operator in the place of a node, where that has the layout that the operator gives."""
+    """Another operator in the place of a node, where that has the layout that the operator gives: a view's storage is
+    copied whole."""
     value = node.meta["val"]
     source = args[0].meta["val"] if isinstance(args[0], fx.Node) else None
-    if is_symbolic(value) or value.stride() != (value.contiguous() if source is None else source).stride():
+    if is_symbolic(value) or not fills_its_storage(value if source is None else source):
+        return
+    if value.stride() != (value.contiguous() if source is None else source).stride():
         return
     with gm.graph.inserting_before(node):
         made = gm.graph.call_function(target, args, kwargs)
