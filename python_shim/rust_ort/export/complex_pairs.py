@@ -158,7 +158,7 @@ def _pieces(graph: fx.Graph, nodes: Sequence[fx.Node]) -> list[_Piece]:
     within = [node for node in nodes if node.op == "call_function" and node not in after]
     for node in within:
         for source in node.all_input_nodes:
-            if (_is_complex(source) and source.op == "call_function" and source not in after) or _is_complex(source):
+            if _is_complex(source):
                 leader[lead(node)] = lead(source)
     found: dict[fx.Node, _Piece] = {}
     for node in nodes:

@@ -14,6 +14,7 @@ import torch
 
 from rust_ort.errors import OptionError
 from rust_ort.export.module_functions import Stack, outline
+from rust_ort.export.opset import bodies
 from rust_ort.export.translate import Translated
 
 MOST_BYTES = (2 << 30) - (16 << 20)
@@ -113,12 +114,9 @@ def _values(ir: Any, graph: Any) -> Iterator[Any]:
     yield from graph.initializers.values()
     for node in ir.traversal.RecursiveGraphIterator(graph):
         yield from node.outputs
-        for attribute in node.attributes.values():
-            bodies = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else []
-            bodies = list(attribute.value) if attribute.type == ir.AttributeType.GRAPHS else bodies
-            for body in bodies:
-                yield from body.inputs
-                yield from body.initializers.values()
+        for body in bodies(node):
+            yield from body.inputs
+            yield from body.initializers.values()
 
 
 def _give_way(ir: Any, graph: Any, wanted: set[str]) -> None:

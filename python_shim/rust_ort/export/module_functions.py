@@ -13,6 +13,7 @@ from typing import Any
 from torch import fx
 
 from rust_ort.errors import OptionError
+from rust_ort.export.opset import bodies
 from rust_ort.export.provenance import parameter_name
 from rust_ort.export.translate import Translated
 
@@ -170,7 +171,7 @@ class _Outlining:
     def read(self, node: Any) -> Iterator[Any]:
         """Values that a node reads, in graphs inside it, too."""
         yield from (value for value in node.inputs if value is not None)
-        for body in _bodies(self.ir, node):
+        for body in bodies(node):
             for inner in body:
                 yield from self.read(inner)
             yield from body.outputs
@@ -178,7 +179,7 @@ class _Outlining:
     def _into_function(self, nodes: Sequence[Any], stack: Stack) -> None:
         """Puts a call in the place of nodes, which are a function's body."""
         graph, call = self.model.graph, stack[-1]
-        own = {id(value) for node in nodes for value in _made(self.ir, node)}
+        own = {id(value) for node in nodes for value in _made(node)}
         read = {id(value): value for node in nodes for value in self.read(node) if id(value) not in own}
         given = [value for value in read.values() if not value.is_initializer() or value.name in self.names]
         given.sort(key=lambda value: value.is_initializer())
@@ -210,7 +211,7 @@ class _Outlining:
         """The name of a function with this body, which it has from now on."""
         self._name_inputs(body, call)
         self._own_constants(body)
-        for value in (*body.inputs, *(value for node in body for value in _made(self.ir, node))):
+        for value in (*body.inputs, *(value for node in body for value in _made(node))):
             value.type = value.shape = None  # another call may have others
         key = (call.class_name, *_what_it_is(self.ir, body))
         if key not in self.functions:
@@ -225,7 +226,7 @@ class _Outlining:
 
     def _name_inputs(self, body: Any, call: ModuleCall) -> None:
         """`weight` of what is `layers.0.weight` outside."""
-        taken = {str(value.name) for node in body for value in _made(self.ir, node)}
+        taken = {str(value.name) for node in body for value in _made(node)}
         taken |= {str(value.name) for value in body.inputs}
         for value in body.inputs:  # a name that another input has yet stays that one's
             short = str(value.name).removeprefix(f"{call.path}.")
@@ -248,21 +249,13 @@ class _Outlining:
             of.name = name
 
 
-def _bodies(ir: Any, node: Any) -> Iterator[Any]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.value
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.value
-
-
-def _made(ir: Any, node: Any) -> Iterator[Any]:
+def _made(node: Any) -> Iterator[Any]:
     yield from node.outputs
-    for body in _bodies(ir, node):
+    for body in bodies(node):
         yield from body.inputs
         yield from body.initializers.values()
         for inner in body:
-            yield from _made(ir, inner)
+            yield from _made(inner)
 
 
 def _what_it_is(ir: Any, body: Any) -> tuple[Hashable, ...]:

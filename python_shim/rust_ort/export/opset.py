@@ -63,16 +63,21 @@ def keep_versions(model: Any) -> None:
 def with_bodies(graph: Any) -> Iterator[Any]:
     """The nodes of an onnx_ir graph, each followed by those of its bodies, as RecursiveGraphIterator has them, which
     asks more of each."""
-    from onnx_ir import AttributeType
-
     for node in graph:
         yield node
-        for attribute in list(node.attributes.values()):
-            if attribute.type is AttributeType.GRAPH:
-                yield from with_bodies(attribute.value)
-            elif attribute.type is AttributeType.GRAPHS:
-                for body in attribute.value:
-                    yield from with_bodies(body)
+        for body in bodies(node):
+            yield from with_bodies(body)
+
+
+def bodies(node: Any) -> Iterator[Any]:
+    """The graphs inside an onnx_ir node."""
+    from onnx_ir import AttributeType
+
+    for attribute in list(node.attributes.values()):
+        if attribute.type is AttributeType.GRAPH:
+            yield attribute.value
+        elif attribute.type is AttributeType.GRAPHS:
+            yield from attribute.value
 
 
 def raise_nodes(nodes: Iterable[Any], opset: int) -> None:

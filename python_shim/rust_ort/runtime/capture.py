@@ -13,7 +13,7 @@ from torch import fx
 
 from rust_ort import torch_private
 from rust_ort.errors import ClientError, OptionError
-from rust_ort.export import complex_pairs, decompositions, no_elements, tensorified
+from rust_ort.export import decompositions, graph_passes
 from rust_ort.export.provenance import input_sources, parameter_name
 from rust_ort.runtime.dynamic_shapes import LEAST_TRACED, DynamicSize
 from rust_ort.runtime.dynamo_graph import no_collection, reduce_all
@@ -69,9 +69,7 @@ class _Capturing:
 
         def keep(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
             with torch_private.compile_lock(), no_collection(), torch_private.autocast_off():
-                tensorified.decompose(graph, table)
-                no_elements.leave_out(graph)
-                complex_pairs.as_pairs(graph, table)
+                graph_passes.rewrite(graph, table)
             found.append(graph)
             return graph.forward
 

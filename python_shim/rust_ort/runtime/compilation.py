@@ -16,7 +16,7 @@ from torch import fx
 from rust_ort import torch_private
 from rust_ort.call.client import Client
 from rust_ort.errors import ClientError, DaemonFault, OptionError, RustOrtError
-from rust_ort.export import complex_pairs, no_elements, tensorified
+from rust_ort.export import graph_passes
 from rust_ort.export import hash as content
 from rust_ort.export.aliases import DIRECTION, hidden_outputs
 from rust_ort.export.partition import (
@@ -155,9 +155,7 @@ def _compile_aot_graph(
     # A first backward compiles outside Dynamo's lock, in several threads at once; FX's metadata is one a process.
     with torch_private.compile_lock(), no_collection(), torch_private.printed_once():
         with torch_private.autocast_off():
-            tensorified.decompose(gm, table)
-            no_elements.leave_out(gm)
-            complex_pairs.as_pairs(gm, table)
+            graph_passes.rewrite(gm, table)
         return _compiled_once(compilation, direction, gm)
 
 

@@ -17,7 +17,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +191,7 @@ class Judge:
     train: bool
     reference: Values
     float64: Values
+    _runs: dict[frozenset[str], list[Values]] = field(default_factory=dict)
 
     def judged(self, side: Side) -> dict[str, Any]:
         """What a first call of a backend gave, and how long it took but for Python's full searches for garbage: they go
@@ -221,10 +222,6 @@ class Judge:
             runs = (_Moved(self.subject, train=self.train, seed=seed).values() for seed in range(MOVED))
             self._runs[names] = [{name: one for name, one in run.items() if name in names} for run in runs]
         return self._runs[names]
-
-    @functools.cached_property
-    def _runs(self) -> dict[frozenset[str], list[Values]]:
-        return {}
 
     @functools.cached_property
     def _by_torch(self) -> Values:
