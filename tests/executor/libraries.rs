@@ -1,6 +1,7 @@
 //! Libraries: ONNX Runtime's own, and those of custom operators.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::common::{self, add, built};
 use rust_ort::protocol::message::{CustomOpLibrary, ErrorCode, SessionSpec, WireError};
@@ -45,12 +46,43 @@ fn a_library_that_is_missing_is_named() {
     assert!(matches!(error, RuntimeError::LoadedAlready { .. }), "{error}");
 }
 
-#[test]
-fn the_making_of_a_session_ends_when_nobody_waits_for_it() {
-    let version = common::runtime().version().to_owned();
+/// Whether this library can end the making of a session; says so where it cannot.
+fn ends_making() -> bool {
+    let version = common::runtime().version();
     let minor = version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
     if minor < Some(22) {
         eprintln!("skipped: onnxruntime {version} cannot end it");
+    }
+    minor >= Some(22)
+}
+
+#[test]
+fn the_making_of_a_session_ends_half_way() {
+    if !ends_making() {
+        return;
+    }
+    let model = common::slow(4000);
+    let begun = Instant::now();
+    assert!(built(&model, &SessionSpec::default()).is_ok());
+    let half = begun.elapsed() / 2;
+    // More than one attempt, for the next one may take half as long.
+    let ended = (0..5).find_map(|_| {
+        let token = Arc::new(StopToken::default());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(half);
+                token.stop();
+            });
+            token.over_making(|| built(&model, &SessionSpec::default())).err()
+        })
+    });
+    let error = ended.expect("it is made all the same").to_string();
+    assert!(error.to_lowercase().contains("cancel"), "{error}");
+}
+
+#[test]
+fn the_making_of_a_session_ends_when_nobody_waits_for_it() {
+    if !ends_making() {
         return;
     }
     let (ended, lives) = (Arc::new(StopToken::default()), Arc::new(StopToken::default()));
