@@ -41,6 +41,14 @@ impl Brought {
         format!(" within the dump's own tolerance ({})", told.join("; "))
     }
 
+    /// A line of its own for a listing of verdicts; empty where every one is by the default.
+    pub(super) fn line(&self) -> String {
+        match self.words() {
+            words if words.is_empty() => words,
+            words => format!("judged{words}\n"),
+        }
+    }
+
     /// As JSON: a list, empty where every one is the default.
     pub(super) fn json(&self) -> Result<Value, serde_json::Error> {
         serde_json::to_value(&self.0)

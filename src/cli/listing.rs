@@ -3,16 +3,18 @@
 use std::path::Path;
 
 use super::answer::{line, warn};
+use super::brought::Brought;
 use super::exit::{Exit, Failure, Outcome};
 use super::table::{self, Give};
 use super::{data_sets, verdicts};
+use crate::compare::Policy;
 use crate::dump::Damage;
 use crate::dump::reader::{CaseEntry, Completeness, GraphEntry, PartEntry, Place, RunEntry, StepEntry};
 
 /// One row a part, or one a step.
 pub(super) fn text_of(place: &Place, steps: bool, width: usize) -> String {
     let steps = steps || matches!(place, Place::Part(_) | Place::Case(_) | Place::Step(_));
-    let mut listing = Listing { steps, rows: Vec::new() };
+    let mut listing = Listing { steps, rows: Vec::new(), policies: Vec::new() };
     match place {
         Place::Part(PartEntry { steps, .. }) | Place::Case(CaseEntry { steps, .. }) => listing.steps(steps),
         Place::Step(step) => listing.steps(std::slice::from_ref(step)),
@@ -23,13 +25,14 @@ pub(super) fn text_of(place: &Place, steps: bool, width: usize) -> String {
             return line(path.display());
         }
     }
+    let brought = Brought::of(listing.policies).line();
     if steps {
         // A path that is cut is none.
         let header = ["data set", "state", "verdicts"];
-        return table::aligned(&header, &listing.rows, &[Give::Never, Give::End, Give::End], width);
+        return table::aligned(&header, &listing.rows, &[Give::Never, Give::End, Give::End], width) + &brought;
     }
     let gives = [Give::Middle, Give::Middle, Give::Never, Give::Never, Give::End, Give::End];
-    table::aligned(&["run", "graph", "part", "steps", "state", "verdicts"], &listing.rows, &gives, width)
+    table::aligned(&["run", "graph", "part", "steps", "state", "verdicts"], &listing.rows, &gives, width) + &brought
 }
 
 /// What a place that was listed comes to: its damage is told beside the listing, and by the exit code.
@@ -55,6 +58,8 @@ struct Listing {
     /// One row a step, else one a part.
     steps: bool,
     rows: Vec<Vec<String>>,
+    /// By which the verdicts that are shown were given.
+    policies: Vec<Policy>,
 }
 
 impl Listing {
@@ -72,12 +77,16 @@ impl Listing {
         for part in &graph.parts {
             match self.steps {
                 true => self.steps(&part.steps),
-                false => self.rows.push(part_row([run, &graph.name], part)),
+                false => {
+                    self.policies.extend(part.steps.iter().filter_map(|step| step.policy));
+                    self.rows.push(part_row([run, &graph.name], part));
+                }
             }
         }
     }
 
     fn steps(&mut self, steps: &[StepEntry]) {
+        self.policies.extend(steps.iter().filter_map(|step| step.policy));
         self.rows.extend(steps.iter().map(step_row));
     }
 

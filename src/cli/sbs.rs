@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::answer::{json_text, put, put_exact, warn};
+use super::brought::Brought;
 use super::data_sets::{self, run_parts};
 use super::exit::{Exit, Failure, Outcome, at};
 use super::node_table::{self, Found, Rows};
@@ -33,6 +34,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let found =
         files(&args.path)?.into_iter().map(|(step, path)| Found::read(step, path)).collect::<Result<Vec<_>, _>>()?;
     let total = verdicts::sum(found.iter().map(Found::total)).unwrap_or_default();
+    let brought = Brought::of(found.iter().filter_map(|found| found.policy));
     let text = if args.json {
         json_text("sbs", json!({ "tables": found.iter().map(|found| found.json(&args.rows)).collect::<Vec<_>>() }))?
     } else if args.csv {
@@ -42,7 +44,11 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     } else {
         found.iter().map(|found| node_table::text_of(found, &args.rows, args.wide)).collect::<Vec<_>>().join("\n")
     };
-    if args.csv { put_exact(&text) } else { put(&text) }?;
+    match () {
+        () if args.json => put(&text)?,
+        () if args.csv => put_exact(&text)?,
+        () => put(&(text + &brought.line()))?,
+    }
     if found.is_empty() {
         warn(format_args!(
             "{}: no table of nodes (nodes_<step>.json); dump with the option compare=\"nodes\"",

@@ -7,6 +7,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::answer::{json_text, line, pretty, put};
+use super::brought::Brought;
 use super::exit::{Failure, Outcome, at};
 use super::node_table::{self, Found};
 use super::statistics::statistics;
@@ -136,7 +137,8 @@ fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
         Place::Json(path) => {
             let value = reader::any_json(path)?;
             if let Ok(comparison) = Comparison::deserialize(&value) {
-                return Ok(verdicts::table(&comparison.verdicts, width));
+                let brought = Brought::of(comparison.policy).line();
+                return Ok(verdicts::table(&comparison.verdicts, width) + &brought);
             }
             match NodeTable::from_json(value.clone()) {
                 Ok(table) => Ok(node_table::brief(&[Found::alone(path.clone(), table)], path)),

@@ -20,7 +20,7 @@ use super::layout::{
 use super::nodes::NodeTable;
 use crate::base::files::folder_of;
 use crate::base::ids::ValueName;
-use crate::compare::{Summary, summary};
+use crate::compare::{Policy, Summary, summary};
 
 /// One run: what one client process dumped.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -94,6 +94,8 @@ pub struct StepEntry {
     pub n_actuals: usize,
     /// The verdicts that were written, counted.
     pub verdicts: Option<Summary>,
+    /// By which they were given; None: no verdicts, or a dump of before policies were written.
+    pub policy: Option<Policy>,
 }
 
 /// Whether all of a data set is there.
@@ -314,13 +316,15 @@ fn step_entry(path: PathBuf, step: u64) -> StepEntry {
     let count = |role: Role| numbered_files(&path, role.prefix(), ".pb").map_or(0, |files| files.len());
     let comparison = comparison(&path);
     let damaged = comparison.as_ref().err().and_then(|error| Damage::of(error)).cloned();
+    let comparison = comparison.ok().flatten();
     StepEntry {
         step,
         state: damaged.map_or_else(|| state(&path), Completeness::Damaged),
         n_inputs: count(Role::Input),
         n_references: count(Role::Reference),
         n_actuals: count(Role::Actual),
-        verdicts: comparison.ok().flatten().map(|comparison| comparison.summary),
+        verdicts: comparison.as_ref().map(|comparison| comparison.summary),
+        policy: comparison.and_then(|comparison| comparison.policy),
         path,
     }
 }

@@ -237,6 +237,7 @@ fn lenient(folder: &Path) {
     run.actuals(&set, &[("y".into(), y.shared())]);
     let policy = Policy { given: Some(given), ..Policy::default() };
     run.comparison(&set, &[judge("y", &eager.view(), &y.view(), Some(&given))], policy);
+    run.nodes(dumping::no_nodes(&graph, 0), Vec::new()).unwrap();
     run.finish(&set);
     assert!(run.flush().lost.is_empty());
     dumping::executors_have_loaded(folder, &common::library());
@@ -258,6 +259,16 @@ fn the_tolerance_that_a_dump_brings_is_told_with_what_it_judged() {
         let value = dumping::json(folder.path(), &[command, "run"]);
         assert_eq!(value["policies_of_dump"][0]["given"]["atol"], json!(1e9), "{command}");
     }
+    let step = format!("{PART}/test_data_set_0");
+    let comparison = format!("{PART}/comparison_0.json");
+    for args in
+        [&["ls", "run"][..], &["ls", "run", "--steps"], &["show", &step], &["show", &comparison], &["sbs", "run"]]
+    {
+        let text = said(folder.path(), args);
+        assert!(text.out.contains(&format!("judged {own}\n")), "{args:?}: {}{}", text.out, text.err);
+    }
+    let listed = dumping::json(folder.path(), &["ls", &step]);
+    assert_eq!(listed["policy"]["given"]["atol"], json!(1e9), "{listed}");
     let strict = said(folder.path(), &[&["compare", "run"], &own_terms[..]].concat());
     assert!(strict.code == 1 && !strict.out.contains("own tolerance"), "{}{}", strict.out, strict.err);
     let by_default = tempfile::tempdir().unwrap();
@@ -265,6 +276,8 @@ fn the_tolerance_that_a_dump_brings_is_told_with_what_it_judged() {
     let plain = said(by_default.path(), &["compare", "run"]);
     assert!(plain.code == 0 && !plain.out.contains("own tolerance"), "{}", plain.out);
     assert_eq!(dumping::json(by_default.path(), &["compare", "run"])["policies_of_dump"], json!([]));
+    let listed = said(by_default.path(), &["ls", "run"]);
+    assert!(listed.code == 0 && !listed.out.contains("own tolerance"), "{}", listed.out);
 }
 
 /// Whoever reads line by line would take the rest of the name for our word.

@@ -11,7 +11,7 @@ use super::mark::Mark;
 use super::rows::Rows;
 use crate::cli::exit::{Failure, at};
 use crate::cli::verdicts;
-use crate::compare::{NoiseSummary, Summary, TensorVerdict, Verdict, summary};
+use crate::compare::{NoiseSummary, Policy, Summary, TensorVerdict, Verdict, summary};
 use crate::dump::{Comparison, Damage, NodeRow, NodeTable, reader};
 
 /// Verdicts of a table, counted.
@@ -64,6 +64,8 @@ pub(crate) struct Found {
     pub(super) path: PathBuf,
     pub(super) table: NodeTable,
     pub(super) counted: Counted,
+    /// By which verdicts were given; None: no comparison beside the table tells.
+    pub(crate) policy: Option<Policy>,
     /// Position of each value among the outputs of the ONNX node that makes it.
     outputs: HashMap<String, usize>,
 }
@@ -79,12 +81,13 @@ impl Found {
         if let Some(comparison) = &comparison {
             excuse(&mut table, comparison);
         }
-        Ok(Self { outputs, counted: Counted::of(&table, comparison.as_ref()), table, path })
+        let counted = Counted::of(&table, comparison.as_ref());
+        Ok(Self { outputs, counted, policy: comparison.and_then(|comparison| comparison.policy), table, path })
     }
 
     /// A table without what stands beside it.
     pub(crate) fn alone(path: PathBuf, table: NodeTable) -> Self {
-        Self { counted: Counted::of(&table, None), path, table, outputs: HashMap::new() }
+        Self { counted: Counted::of(&table, None), policy: None, path, table, outputs: HashMap::new() }
     }
 
     /// The rows to show.
@@ -103,7 +106,7 @@ impl Found {
 
     /// The table as JSON, with these rows.
     pub(crate) fn json(&self, rows: &Rows) -> Value {
-        let Self { path, table, counted, .. } = self;
+        let Self { path, table, counted, policy, .. } = self;
         let node = |line: Line<'_>| {
             let mut value = json!(line.node);
             value["mark"] = Mark::of(line.node).sign().into();
@@ -112,7 +115,7 @@ impl Found {
         };
         let name = |node: Option<&NodeRow>| node.map(|node| node.name.clone());
         json!({
-            "path": path, "graph": table.graph, "part": table.part, "step": table.step, "summary": counted,
+            "path": path, "graph": table.graph, "part": table.part, "step": table.step, "summary": counted, "policy": policy,
             "first_local_mismatch": name(table.first_local_mismatch()),
             "first_cumulative_mismatch": name(table.first_cumulative_mismatch()),
             "first_worse_than_eager": name(table.first_worse()),
