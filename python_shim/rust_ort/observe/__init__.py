@@ -7,6 +7,7 @@
 | reference.py | eager's values of a graph |
 | wide.py, spread.py | float64 beside eager: of a node alone, of a graph, of a model; how far rounding moves a value |
 | opinion.py, sums.py, terms.py | what settles a mismatch: float64, other choices, what was added up |
+| masked.py | scores that a huge mask swamps, in float64 as in float32 |
 | in_order.py | what a sum loses that is taken in order |
 | nodes.py | eager node by node beside the candidate, under compare="nodes" |
 | values.py, state.py | the named values in what a model takes and gives; what a comparison puts back and copies |

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from rust_ort.observe.in_order import furthest, granted, lost, terms_of
+from rust_ort.observe.masked import attention
 from rust_ort.observe.products import Product, to_look_at
 from rust_ort.observe.sums import added_up, element_by_element, parts_added_up
 from rust_ort.torch_private import pytree
@@ -105,7 +106,8 @@ class Opinions:
         target: Any = source.target
         args, kwargs = self._widened(source)
         try:
-            made = target(*args, **kwargs)
+            masked = attention(target, args, kwargs)
+            made = target(*args, **kwargs) if masked is None else masked
             added = added_up(target, args, kwargs)
             if added is None:
                 added = parts_added_up(target, args, kwargs)

@@ -22,6 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from rust_ort.export.partition import is_pure
 from rust_ort.export.unwritten import UNWRITTEN, drops, is_unwritten, leaves_unwritten
 from rust_ort.memory.device import free_bytes_beside
+from rust_ort.observe.masked import attention, lost_beside
 from rust_ort.observe.values import same
 from rust_ort.torch_private import OpOverload, TorchDispatchMode, pytree
 
@@ -104,7 +105,10 @@ def in_float64(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made
             return _drawn(target, args, made)
         kwargs = _made_wide(target, args, kwargs)
     try:
-        wide = target(*args, **kwargs)
+        masked = attention(target, args, kwargs)
+        wide = target(*args, **kwargs) if masked is None else masked
+        if target is aten.add.Tensor:
+            wide = lost_beside(wide, made, args)
     except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
         log.debug("%s: no float64: %s", target, error)
         raise NoFloat64(f"{target} cannot: {str(error).partition(chr(10))[0]}") from None
@@ -135,7 +139,10 @@ def written_in_float64(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
         raise NoFloat64("a custom operator writes")
     args, kwargs = pytree.tree_map(lambda v: _wide_dtype(v) if isinstance(v, torch.dtype) else v, (args, kwargs))
     try:
-        return like(made, func(*args, **kwargs))
+        wide = func(*args, **kwargs)
+        if func is aten.add_.Tensor:
+            wide.copy_(lost_beside(wide, made, args[1:2]))
+        return like(made, wide)
     except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
         raise NoFloat64(str(error)) from None
 
