@@ -15,6 +15,7 @@ from torch import fx
 from rust_ort import torch_private
 from rust_ort._callable import make_callable
 from rust_ort.errors import ClientError, OptionError, RustOrtError
+from rust_ort.observe import limits
 from rust_ort.observe.graph_info import GraphInfo, GraphLog, graphs
 from rust_ort.observe.report import Report
 from rust_ort.observe.verdicts import missing
@@ -64,12 +65,14 @@ class Backend:
         return hash((type(self), *(value for value in kept if isinstance(value, str | int | float))))
 
     def report(self) -> Report:
-        """What the option compare found in the calls so far: `model(x); backend.report().check()`."""
+        """What the option compare found in the calls so far: `model(x); backend.report().check()`. A function that met
+        Dynamo's recompile limit, and so runs in eager, is missing in it."""
         verdicts = [
             dataclasses.replace(verdict, name=f"{graph.name}, call {step}: {verdict.name}")
             for graph in self.graphs for step, verdict in graph.verdicts
         ]  # fmt: skip
-        return Report(verdicts=verdicts, graphs=list(self.graphs), missing=missing(self.options, self.graphs))
+        unmet = [*missing(self.options, self.graphs), *limits.verdicts(limits.met(self))]
+        return Report(verdicts=verdicts, graphs=list(self.graphs), missing=unmet)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Backend:
         return self
@@ -112,7 +115,8 @@ _regions: dict[Backend, int] = {}
 
 def compiled_apart(model: Any, backend: Backend) -> Any:
     """`torch.compile(model, backend=backend)` for a tool: what it compiles serves equal backends of other tools, and
-    counts against no recompile limit of the user's, nor of tools with other options."""
+    counts against no recompile limit of the user's, nor of tools with other options, but for torch's limit of all that
+    is compiled of a function."""
     key = type(backend)(backend.options)
     compiled, region = torch_private.compiled_apart(model, backend=backend, region=_regions.get(key))
     if region is not None:
