@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::graph::{given, outputs};
-use super::proto::{AttributeProto, GraphProto, NodeProto};
+use super::proto::{AttributeProto, GraphProto, NodeProto, ValueInfoProto, type_proto};
 use super::walk::{bodies, bodies_mut, fresh, names};
 
 /// Whether a node has bodies: If, Loop, Scan.
@@ -14,12 +14,15 @@ pub fn has_bodies(node: &NodeProto) -> bool {
 /// Puts the branch that an If takes in its place: the branch's constants join the graph's, its nodes stand where the If
 /// stood, and an Identity for each output gives the values that the If gave. Values of the branch keep their names, or get a
 /// number after them where the graph or a body in it has the name. Returns the Identities' place, None, with the graph as it
-/// was, where there is no such If or it has no such branch.
+/// was, where there is no such If, or it has no such branch, or gives what no tensor is, which no Identity of an old opset does.
 pub fn take_branch(graph: &mut GraphProto, at: usize, then: bool) -> Option<std::ops::Range<usize>> {
     let wanted = if then { "then_branch" } else { "else_branch" };
     let node = graph.node.get(at).filter(|node| node.op_type() == "If" && node.domain().is_empty())?;
     let is_wanted = |attribute: &AttributeProto| attribute.name() == wanted && attribute.g.is_some();
     let place = node.attribute.iter().position(is_wanted)?;
+    if node.attribute[place].g.iter().flat_map(|branch| &branch.output).any(is_no_tensor) {
+        return None;
+    }
     let mut choice = graph.node.remove(at);
     let mut branch = choice.attribute[place].g.take()?;
     let mut taken: HashSet<String> = names(graph).into_iter().map(str::to_owned).collect();
@@ -56,6 +59,12 @@ pub fn take_branch(graph: &mut GraphProto, at: usize, then: bool) -> Option<std:
     Some(place)
 }
 
+/// Where it is declared.
+fn is_no_tensor(output: &ValueInfoProto) -> bool {
+    let declared = output.r#type.as_ref().and_then(|declared| declared.value.as_ref());
+    declared.is_some_and(|declared| !matches!(declared, type_proto::Value::TensorType(_)))
+}
+
 /// Names of values, in nodes and in the bodies that read them from outside.
 fn rename(nodes: &mut [NodeProto], renamed: &HashMap<String, String>) {
     for node in nodes {
@@ -84,7 +93,7 @@ fn rename(nodes: &mut [NodeProto], renamed: &HashMap<String, String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::onnx::proto::{TensorProto, ValueInfoProto};
+    use crate::onnx::proto::{TensorProto, TypeProto};
 
     fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
         let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
@@ -145,6 +154,18 @@ mod tests {
         assert!(graph.initializer.iter().map(|tensor| tensor.name()).eq(["w.2", "w"]));
         assert_eq!((take_branch(&mut graph, 0, true), take_branch(&mut graph, 9, true)), (None, None));
         assert!(!graph.node.iter().any(has_bodies));
+    }
+
+    #[test]
+    fn a_branch_that_gives_a_sequence_stays() {
+        let mut of_sequences = branch("SequenceConstruct", vec![]);
+        let sequence = type_proto::Value::SequenceType(Box::default());
+        of_sequences.output[0].r#type = Some(TypeProto { value: Some(sequence), ..TypeProto::default() });
+        let mut graph =
+            GraphProto { node: vec![choice("y", [of_sequences, branch("Sub", vec![])])], ..GraphProto::default() };
+        let before = graph.clone();
+        assert_eq!((take_branch(&mut graph, 0, true), graph == before), (None, true));
+        assert_eq!(take_branch(&mut graph, 0, false), Some(1..2));
     }
 
     #[test]

@@ -388,7 +388,7 @@ impl Study {
     pub fn plot(&self) -> Plot {
         let panel = |part: &Part| Panel {
             title: format!("{}, {}", part.dtype, self.setup.provider),
-            x_label: "value of the bias".to_owned(),
+            x_label: "value of the bias (each pair of ways is drawn a little above the one before)".to_owned(),
             y_label: "max |difference| in the column".to_owned(),
             series: part.sweeps.iter().map(series).collect(),
             ..Panel::default()

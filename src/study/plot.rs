@@ -70,7 +70,7 @@ pub struct Panel {
     pub log_y: bool,
     /// How points are drawn.
     pub form: Form,
-    /// Its points. Series stand beside each other, or one would hide the other.
+    /// Its points. Series stand beside each other, those of a numeric axis above each other, or one would hide the other.
     pub series: Vec<Series>,
     /// In the place of all that: a matrix.
     pub heat: Option<Heat>,
@@ -208,19 +208,20 @@ impl Panel {
         label(svg, (14., (upper + lower) / 2.), "middle", &turned, &self.y_label);
         self.legend(svg, top);
         let n = self.series.len().max(1) as f64;
-        // Series of a category share eight tenths of its place; of numbers each is a little beside the next.
+        // Series of a category share eight tenths of its place; of numbers each is a little above the one before.
         let (width, step) = match self.categories.is_empty() {
-            true => (0., 4.6),
+            true => (0., 4.4),
             false => ((right - left) / self.categories.len() as f64 * 0.8 / n, 0.),
         };
         for (place, (series, colour)) in self.series.iter().zip(COLOURS.iter().cycle()).enumerate() {
-            let beside = (place as f64 - (n - 1.) / 2.) * (width + step);
-            let known = series.points.iter().filter(|(x, _)| x.is_finite());
-            let (drawn, beyond): (Vec<&(f64, f64)>, Vec<&(f64, f64)>) = known.partition(|(_, y)| y.is_finite());
+            let beside = (place as f64 - (n - 1.) / 2.) * width;
+            let above = place as f64 * step;
+            let known = || series.points.iter().filter(|(x, _)| x.is_finite());
+            let drawn = || known().filter(|(_, y)| y.is_finite());
             match self.form {
-                Form::Dots => dots(svg, drawn.iter().map(|(x, y)| (across(*x) + beside, up(*y))), colour),
+                Form::Dots => dots(svg, drawn().map(|(x, y)| (across(*x) + beside, up(*y) - above)), colour),
                 Form::Bars => {
-                    for &&(x, y) in &drawn {
+                    for &(x, y) in drawn() {
                         let (from, height) = (across(x) + beside - width * 0.45, (lower - up(y)).max(1.));
                         let (width, at) = (width * 0.9, lower - height);
                         let _ = writeln!(
@@ -231,9 +232,9 @@ impl Panel {
                     }
                 }
             }
-            for (x, _) in beyond {
+            for (x, _) in known().filter(|(_, y)| !y.is_finite()) {
                 let more = format!(r#" fill="{colour}" font-size="12""#);
-                label(svg, (across(*x) + beside, upper - 2.), "middle", &more, BEYOND);
+                label(svg, (across(*x) + beside, upper - 2. - above), "middle", &more, BEYOND);
             }
         }
     }
