@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import logging
 import os
 import sys
 import threading
@@ -338,6 +339,27 @@ def with_recurrent_layers() -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
     patched: contextlib.AbstractContextManager[Any] = config.patch(allow_rnn=True)
     return patched
+
+
+TRACE_LOGGERS = ("torch._subclasses.fake_tensor", "torch._guards")
+"""They log errors of a trace, each with its stack, that are raised as well."""
+
+
+@contextlib.contextmanager
+def errors_raised_alone() -> Iterator[None]:
+    """Inside, an error of a trace is raised, and not logged beside."""
+
+    def is_no_error(record: logging.LogRecord) -> bool:
+        return record.levelno < logging.ERROR
+
+    loggers = [logging.getLogger(name) for name in TRACE_LOGGERS]
+    for logger in loggers:
+        logger.addFilter(is_no_error)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_no_error)
 
 
 def graph_break_errors() -> tuple[type[BaseException], ...]:
