@@ -7,23 +7,28 @@ onnxruntime.InferenceSession("model.onnx").run(None, {"x": x.numpy()})
 from __future__ import annotations
 
 import contextlib
+import difflib
 import inspect
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from rust_ort import torch_private
 from rust_ort._callable import make_callable
 from rust_ort.errors import ClientError, OptionError
 from rust_ort.export.forward_model import ForwardGraph, forward_graph, translated, written_inputs
 from rust_ort.export.model_file import ModelInput, ModelOutput, assembled, saved
 from rust_ort.export.module_functions import stacks
 from rust_ort.export.provenance import parameter_name
+from rust_ort.export.text import one_line
+from rust_ort.export.translate import Translated
 from rust_ort.observe.reference import one_at_a_time, rng_kept
 from rust_ort.observe.sides import named_members
 from rust_ort.observe.state import UNINITIALIZED, Copies
@@ -31,7 +36,7 @@ from rust_ort.observe.values import named_values
 from rust_ort.options import Options, arguments
 from rust_ort.runtime.capture import Captured, assumptions, capture
 from rust_ort.runtime.decisive import opset as opset_of
-from rust_ort.runtime.dynamic_shapes import DynamicSize, dynamic_sizes
+from rust_ort.runtime.dynamic_shapes import LEAST_TRACED, DynamicSize, dynamic_sizes, resize
 from rust_ort.torch_private import pytree
 
 if TYPE_CHECKING:
@@ -51,21 +56,22 @@ def to_onnx(
     optimized: bool = False,
     export_modules_as_functions: bool | Sequence[str] = False,
     custom_translations: Mapping[Any, Any] | None = None,
+    **unknown: Any,
 ) -> onnx.ModelProto:
     """The forward of `model(*args, **kwargs)` as one ONNX model: what the backend exports without gradients, whole.
 
         proto = rust_ort.to_onnx(model, x, path="model.onnx", dynamic_shapes={"x": {0: "batch"}})
 
     model: a module or a function of tensors, in the mode that it is in: call `model.eval()` before. It runs once, on
-    copies of the arguments. path: where to write the model, too; over 2 GB its tensors go into `path` + ".data", and
-    the proto that is returned refers to that file. opset: 18 to 26; None: of RUST_ORT_OPSET, else 18. dynamic_shapes:
-    as torch.export has them, {argument: {dimension: name}}, a name being a str or torch.export.Dim; Dim.DYNAMIC and
-    Dim.AUTO leave the name to us. An example's size of 1 may be dynamic, but under Dim.AUTO. parameters: "initializers"
-    under their own names, or "inputs" after the arguments. optimized: constants folded and equal nodes shared by
-    onnxscript's optimizer, parameters and calls of functions left as they are. export_modules_as_functions: a
-    local function for each submodule that is called, which calls with equal bodies share and take parameters as inputs;
-    or patterns of the submodules' paths or classes, ["decoder.*", "Attention"]. custom_translations: {torch operator:
-    onnxscript function}.
+    copies of the arguments, and once more where a dynamic size is 1 in them. path: where to write the model, too; over
+    2 GB its tensors go into `path` + ".data", and the proto that is returned refers to that file. opset: 18 to 26;
+    None: of RUST_ORT_OPSET, else 18. dynamic_shapes: as torch.export has them, {argument: {dimension: name}}, a name
+    being a str or torch.export.Dim; Dim.DYNAMIC and Dim.AUTO leave the name to us. A size of 1 is traced as 2, and the
+    graph run on the example itself; Dim.AUTO fixes it. parameters: "initializers" under their own names, or "inputs"
+    after the arguments. optimized: constants folded and equal nodes shared by onnxscript's optimizer, parameters and
+    calls of functions left as they are. export_modules_as_functions: a local function for each submodule that is
+    called, which calls with equal bodies share and take parameters as inputs; or patterns of the submodules' paths or
+    classes, ["decoder.*", "Attention"]. custom_translations: {torch operator: onnxscript function}.
 
     Inputs are the tensors among the arguments, in their order: `x`, `cache_layers_0_keys`; also one that nothing reads.
     Numbers, strings and None among the arguments are constants of the model. Outputs are the tensors in what the model
@@ -78,29 +84,19 @@ def to_onnx(
     the forward writes into a parameter, buffer or argument; OptionError for an argument, and where the program fixes a
     size that is to be dynamic; OSError where nothing can be written to `path`; what the model raises.
     """
+    if unknown:
+        raise _unknown(model, unknown)
     kwargs = dict(kwargs or {})
     options = _checked(model, kwargs, opset, parameters, optimized, custom_translations)
     patterns = _checked_patterns(export_modules_as_functions)
     target = _checked_path(path)
     plain: Any = getattr(model, "_orig_mod", None) or getattr(model, "_torchdynamo_orig_callable", model)
-    with one_at_a_time(), rng_kept(), _same_members(plain):
-        copies = Copies(plain)
-        args, kwargs = _apart(plain, copies.of(args), copies.of(kwargs))
-        given = _bound(plain, args, kwargs)
-        sizes = dynamic_sizes(dynamic_shapes, given)
-        leaves = _tensors(given)  # before the call: a cache among the arguments holds others afterwards
-        captured = capture(
-            plain, args, kwargs, sizes, options.custom_translations, lambda made: _check_writes(plain, leaves, made)
-        )
-        names = _Names(plain, leaves, captured)
-        forward = forward_graph(captured.graph)
-        made = translated(forward, name=_model_name(plain), opset=opset_of(options), custom=options.custom_translations)
-        assumed = names.assumptions()
-        size_names = _size_names(captured, forward, sizes, assumed)
-        inputs = names.inputs(forward, sizes, size_names, as_inputs=parameters == "inputs")
-        modules = stacks(forward.module.graph, made, patterns) if patterns != () else None
+    with one_at_a_time(), rng_kept(), _same_members(plain), _told_apart(args):
+        made = _forward(plain, lambda: _call(plain, args, kwargs, dynamic_shapes), options)
+        inputs = made.names.inputs(made.graph, made.call.sizes, made.size_names, as_inputs=parameters == "inputs")
+        modules = stacks(made.graph.module.graph, made.onnx, patterns) if patterns != () else None
         proto = assembled(
-            made, inputs, names.outputs(forward), size_names, list(assumed), optimized=optimized, modules=modules
+            made.onnx, inputs, made.outputs, made.size_names, list(made.assumed), optimized=optimized, modules=modules
         )
         return saved(proto, target)
 
@@ -126,6 +122,53 @@ def _checked(
     return Options.parse({name: value for name, value in named.items() if value is not None})
 
 
+IN_OTHER_WORDS = {
+    "dynamic_axes": "dynamic_shapes={argument: {dimension: name}}",
+    "f": "path=...",
+    "opset_version": "opset=...",
+    "args": "the arguments themselves, one by one",
+    "optimize": "optimized=...",
+    "do_constant_folding": "optimized=...",
+    "export_params": "parameters='initializers' or 'inputs'",
+    "custom_translation_table": "custom_translations=...",
+    "input_names": "nothing: inputs have the names of the forward's arguments",
+    "output_names": "nothing: outputs have the names of what the forward returns",
+    "external_data": "nothing: tensors of more than 2 GB go into a file beside the model",
+    "dynamo": "nothing: torch.compile's capture is the only one",
+}
+"""{argument of torch.onnx.export: what it is here}."""
+
+
+def _unknown(model: Any, given: Mapping[str, Any]) -> OptionError:
+    name = next(iter(given))
+    own = {entry.name: entry for entry in inspect.signature(to_onnx).parameters.values()}
+    if name in IN_OTHER_WORDS and name not in {entry.name for entry in _parameters(_function(model))}:
+        hint = f"in its place is {IN_OTHER_WORDS[name]}"
+    elif close := difflib.get_close_matches(name, [*own], n=1, cutoff=0.75):
+        hint = f"did you mean {close[0]}"
+    else:
+        hint = f"arguments of the model by name are given as kwargs={{{name!r}: ...}}"
+    return OptionError(f"to_onnx {name}=...: to_onnx has no argument of that name; {hint}")
+
+
+@contextlib.contextmanager
+def _told_apart(args: Sequence[Any]) -> Iterator[None]:
+    """Errors: OptionError, for whatever is raised, where the arguments are in a tuple, as torch.onnx.export takes them,
+    and the model does not take one."""
+    try:
+        yield
+    except Exception as error:
+        of_tensors = args and isinstance(args[0], tuple | list) and any(isinstance(one, Tensor) for one in args[0])
+        refused = isinstance(error, TypeError | AttributeError) or getattr(error, "code", "") in ("", "NO_GRAPH")
+        if not of_tensors or len(args) > 2 or not refused:
+            raise
+        raise OptionError(
+            f"to_onnx: the model does not take a {type(args[0]).__name__} of tensors: its arguments follow it one by "
+            f"one, to_onnx(model, x, y, path=...): {one_line(str(error))}",
+            code="BAD_ARGUMENT",
+        ) from error
+
+
 def _checked_patterns(given: object) -> tuple[str, ...] | None:
     """(): no functions; None: of all submodules."""
     if isinstance(given, bool):
@@ -147,6 +190,139 @@ def _checked_path(path: object) -> Path | None:
     if not target.parent.is_dir() or (target.exists() and not target.is_file()):
         raise OptionError(f"to_onnx path {str(target)!r}: expected a file in a folder that is there")
     return target
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    """A call of the model, with copies of the arguments. leaves: (path, tensor) of every tensor among them before it:
+    a cache holds others afterwards."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    leaves: list[tuple[str, Tensor]]
+    sizes: list[DynamicSize]
+
+    def small(self, *, least: int = 0) -> list[DynamicSize]:
+        """Sizes that are to be dynamic, and that torch traces apart in this call."""
+        return [size for size in self.sizes if size.strict and least <= size.length < LEAST_TRACED]
+
+
+def _call(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_shapes: object) -> _Call:
+    copies = Copies(model)
+    args, kwargs = _apart(model, copies.of(args), copies.of(kwargs))
+    given = _bound(model, args, kwargs)
+    return _Call(args=args, kwargs=kwargs, leaves=_tensors(given), sizes=dynamic_sizes(dynamic_shapes, given))
+
+
+@dataclass(kw_only=True)
+class _Forward:
+    """The forward of a call, in ONNX. assumed, size_names: as _Names.assumptions and _size_names give them."""
+
+    call: _Call
+    captured: Captured
+    names: _Names
+    graph: ForwardGraph
+    onnx: Translated
+    assumed: dict[str, str]
+    size_names: dict[str, str]
+    outputs: list[ModelOutput]
+
+
+def _forward(model: Any, call: Callable[[], _Call], options: Options) -> _Forward:
+    """The forward in ONNX. call: makes one, of the same arguments again each time.
+
+    torch fixes a size of 0 or 1. Where a 1 is to be dynamic, the example has 2 elements in its place, and the graph is
+    run once on the example as it is, for eager's results. A program that does not run with 2 is traced as it is.
+    """
+    example, larger = call(), call()
+    small = example.small()
+    if not small:
+        return _traced(model, example, options)
+    resize(larger.small(least=1), 2)
+    failed: Exception | None = None
+    if not larger.small():
+        try:
+            made = _traced(model, larger, options)
+        except Exception as error:  # what the model raises, too
+            if isinstance(error, ClientError) and error.code not in ("FIXED_SIZE", "GRAPH_BREAK"):
+                raise
+            failed = error
+        else:
+            if differs := _difference(model, made, example):
+                raise _apart_error(small, f"traced with 2 there, {differs}")
+            return made
+    try:
+        with torch_private.small_sizes_as_any(True):
+            return _traced(model, example, options)
+    except ClientError as error:
+        if one_line(str(error)) == one_line(str(failed)):  # sizes of 1 have no part in it
+            raise error from None
+        why = f"with 2 there, {failed}" if failed else str(error)
+        raise _apart_error(small, why) from (failed or error)
+
+
+def _apart_error(small: Sequence[DynamicSize], why: str) -> OptionError:
+    sizes = " and ".join(f"{size} is {size.length}" for size in small)
+    return OptionError(
+        f"to_onnx dynamic_shapes: {sizes} in the example, to be dynamic, but the program takes that size apart; take "
+        f"an example of size >= 2, or leave the size fixed\n  {why}",
+        code="FIXED_SIZE",
+    )
+
+
+def _traced(model: Any, call: _Call, options: Options) -> _Forward:
+    custom = options.custom_translations
+
+    def check(made: Captured) -> None:
+        _check_writes(model, call.leaves, made)
+
+    captured = capture(model, call.args, call.kwargs, call.sizes, custom, check)
+    names = _Names(model, call.leaves, captured)
+    graph = forward_graph(captured.graph)
+    onnx = translated(graph, name=_model_name(model), opset=opset_of(options), custom=custom)
+    assumed = names.assumptions()
+    size_names = _size_names(captured, graph, call.sizes, assumed)
+    return _Forward(
+        call=call, captured=captured, names=names, graph=graph, onnx=onnx, assumed=assumed, size_names=size_names,
+        outputs=names.outputs(graph),
+    )  # fmt: skip
+
+
+def _difference(model: Any, made: _Forward, call: _Call) -> str:
+    """What a graph does with the tensors of a call that the model does not; "" where they agree."""
+    instead = {id(traced): own for (_, traced), (_, own) in zip(made.call.leaves, call.leaves, strict=True)}
+    inputs: dict[str, Any] = dict(made.graph.constants)
+    for name, position in made.graph.inputs.items():
+        tensor = made.captured.inputs[position]
+        inputs[name] = instead.get(id(tensor), tensor)
+    placeholders = made.graph.module.graph.find_nodes(op="placeholder")
+    with torch.no_grad():
+        try:
+            got = made.graph.module(*(inputs[node.name] for node in placeholders))
+        except Exception as error:  # whatever an operator raises
+            return f"its graph fails on the example: {one_line(str(error))}"
+        result = model(*call.args, **call.kwargs)
+    expected = [leaf for _, leaf in named_values(result) if isinstance(leaf, Tensor)]
+    if len(expected) != len(made.outputs):
+        return f"it has {len(made.outputs)} outputs, of the example {len(expected)}"
+    for output, reference in zip(made.outputs, expected, strict=True):
+        if isinstance(output.value, int) and not _close(got[output.value], reference):
+            shapes = [str(list(tensor.shape)) for tensor in (got[output.value], reference)]
+            what = "other values" if shapes[0] == shapes[1] else f"{shapes[0]}, not {shapes[1]}"
+            return f"its graph gives {what} in {output.name} of the example"
+    return ""
+
+
+def _close(candidate: Tensor, reference: Tensor) -> bool:
+    """Whether two results differ by rounding alone."""
+    if (candidate.shape, candidate.dtype) != (reference.shape, reference.dtype):
+        return False
+    if not reference.dtype.is_floating_point:
+        return torch.equal(candidate, reference)
+    step = torch.finfo(reference.dtype).eps ** 0.5
+    candidate, reference = candidate.double(), reference.double()
+    largest = reference[reference.isfinite()].abs().max().item() if reference.isfinite().any() else 0.0
+    return torch.allclose(candidate, reference, rtol=step, atol=step * largest, equal_nan=True)
 
 
 def _apart(model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -171,7 +347,7 @@ def _apart(model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 def _bound(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """{argument: value}, as the forward names them. Errors: OptionError for a call that does not fit, for arrays."""
-    function = model.forward if isinstance(model, nn.Module) else model
+    function = _function(model)
     try:
         bound = inspect.signature(function).bind(*args, **kwargs).arguments
     except ValueError:  # a builtin, which has no signature
@@ -197,6 +373,10 @@ def _tensors(given: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
     """(path, tensor) of every tensor among the arguments."""
     named = [(name + step, leaf) for name, value in given.items() for step, leaf in named_values(value)]
     return [(path, leaf) for path, leaf in named if isinstance(leaf, Tensor)]
+
+
+def _function(model: Any) -> Any:
+    return model.forward if isinstance(model, nn.Module) else model
 
 
 def _parameters(function: Any) -> list[inspect.Parameter]:

@@ -346,6 +346,27 @@ def with_recurrent_layers() -> contextlib.AbstractContextManager[Any]:
     return patched
 
 
+TRACE_LOGGERS = ("torch._subclasses.fake_tensor", "torch._guards")
+"""They log errors of a trace, each with its stack, that are raised as well."""
+
+
+@contextlib.contextmanager
+def errors_raised_alone() -> Iterator[None]:
+    """Inside, an error of a trace is raised, and not logged beside."""
+
+    def is_no_error(record: logging.LogRecord) -> bool:
+        return record.levelno < logging.ERROR
+
+    loggers = [logging.getLogger(name) for name in TRACE_LOGGERS]
+    for logger in loggers:
+        logger.addFilter(is_no_error)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_no_error)
+
+
 def graph_break_errors() -> tuple[type[BaseException], ...]:
     """What Dynamo raises where it cannot make one graph of a program; () where it is gone."""
     found = find_or("torch._dynamo.exc.TorchDynamoException", None)

@@ -432,11 +432,6 @@ def test_a_recurrent_layer_is_one_graph(layer: type[nn.RNNBase]) -> None:
     assert_eager(proto, {name: x}, [*torch.utils._pytree.tree_leaves(model(x))])
 
 
-def test_a_size_that_torch_pins_at_one_is_no_dynamic_one() -> None:
-    with pytest.raises(rust_ort.OptionError, match=r"x\.shape\[0\] is to be dynamic, but the program fixes it at 1"):
-        rust_ort.to_onnx(lambda x: x * 2, torch.randn(1, 6), dynamic_shapes={"x": {0: "batch"}})
-
-
 def test_a_convolution_bounds_no_batch() -> None:
     layer, x = nn.Conv2d(3, 4, 3), torch.randn(8, 3, 9, 9)
     for size in ("batch", torch.export.Dim("batch", max=64)):
@@ -462,3 +457,39 @@ def test_a_mean_of_no_rows_is_nan() -> None:
         x = torch.randn(rows, 4)
         (given,) = run(model, {model.graph.input[0].name: x})
         np.testing.assert_allclose(given, x.mean(0).numpy(), rtol=1e-6)
+
+
+def test_arguments_in_a_tuple_as_of_torchs_export_are_told_apart() -> None:
+    x = torch.ones(2, 4)
+    for args in (((x,),), ([x],), ((x,), "model.onnx"), ((x, x),)):
+        with pytest.raises(OptionError, match=r"one by one, to_onnx\(model, x, y, path=\.\.\.\)"):
+            rust_ort.to_onnx(nn.Linear(4, 4), *args)
+    pair = rust_ort.to_onnx(lambda pair: pair[0] - pair[1], (x, x))
+    assert list(shapes(pair.graph.input)) == ["pair_0", "pair_1"]
+    with pytest.raises(ClientError, match="draws random"):
+        rust_ort.to_onnx(lambda pair: pair[0] + torch.rand_like(pair[1]), (x, x))
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"input": torch.ones(2, 4)}, r"kwargs=\{'input': \.\.\.\}"),
+        ({"dynamic_axes": {"input": {0: "n"}}}, r"dynamic_shapes=\{argument"),
+        ({"f": "model.onnx"}, "path="),
+        ({"dynamic_shape": None}, "did you mean dynamic_shapes"),
+    ],
+)
+def test_an_argument_of_another_name_is_told_what_it_is_here(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(OptionError, match=f"no argument of that name.*{text}"):
+        rust_ort.to_onnx(nn.Linear(4, 4), **given)
+
+
+def test_what_the_model_raises_comes_through_with_no_log_of_torchs(capfd: pytest.CaptureFixture[str]) -> None:
+    def refuses(x: Tensor) -> Tensor:
+        raise KeyError("not this one")
+
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        rust_ort.to_onnx(nn.Linear(4, 4), torch.ones(2, 5))
+    with pytest.raises(KeyError, match="not this one"):
+        rust_ort.to_onnx(refuses, torch.ones(2))
+    assert "Traceback" not in capfd.readouterr().err

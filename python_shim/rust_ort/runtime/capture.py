@@ -15,10 +15,12 @@ from rust_ort import torch_private
 from rust_ort.errors import ClientError, OptionError
 from rust_ort.export import decompositions, graph_passes
 from rust_ort.export.provenance import input_sources, parameter_name
-from rust_ort.runtime.dynamic_shapes import LEAST_TRACED, DynamicSize
+from rust_ort.runtime.dynamic_shapes import DynamicSize
 from rust_ort.runtime.dynamo_graph import no_collection, reduce_all
 
 _SIZE_SOURCE = re.compile(r"(.*)\.size\(\)\[(\d+)\]$")
+_FAILS_IN_EAGER = "may result in an error when running in eager"
+"""What Dynamo says where the program raises, or an operator refuses what it is given."""
 _USER_CODE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
@@ -102,16 +104,19 @@ def capture(
     backend = _Capturing(custom, check)
     for size in sizes:
         torch_private.mark_dynamic(size.tensor, size.axis, size.bounds)
-    # Else torch fixes them, as torch.export does under Dim.AUTO.
-    small = any(size.strict and size.tensor.shape[size.axis] < LEAST_TRACED for size in sizes)
     compiled, _ = torch_private.compiled_apart(model, backend=backend, region=None, fullgraph=True, dynamic=False)
-    as_any, recurrent = torch_private.small_sizes_as_any(small), torch_private.with_recurrent_layers()
-    with torch.no_grad(), _without_choices(), as_any, recurrent, _named_breaks(small):
+    quiet, recurrent = torch_private.errors_raised_alone(), torch_private.with_recurrent_layers()
+    with torch.no_grad(), _without_choices(), quiet, recurrent:
         try:
-            result = compiled(*args, **kwargs)
+            with _named_breaks():
+                result = compiled(*args, **kwargs)
         except _NotCaptured:
             assert backend.failed is not None, "it is raised where this is set"
             raise backend.failed from None
+        except ClientError as error:
+            if _FAILS_IN_EAGER in str(error):
+                model(*args, **kwargs)
+            raise
     captured, backend.captured = backend.captured, None  # Dynamo keeps the backend
     if captured is None or not captured.outputs:
         raise ClientError(
@@ -132,8 +137,8 @@ def _without_choices() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _named_breaks(small: bool) -> Iterator[None]:
-    """Dynamo's errors say where in the user's code the graph ends. small: whether a dynamic size is 0 or 1."""
+def _named_breaks() -> Iterator[None]:
+    """Dynamo's errors say where in the user's code the graph ends."""
     try:
         yield
     except torch_private.size_errors() as error:
@@ -142,8 +147,7 @@ def _named_breaks(small: bool) -> Iterator[None]:
         said, _, code = str(error).partition("from user code:")
         frames = list(_USER_CODE.finditer(code))
         where = f" at {frames[-1]['file']}:{frames[-1]['line']} in {frames[-1]['function']}" if frames else ""
-        advice = "\nA dynamic size is 0 or 1 in the example: give one of 2 or more" if small else ""
-        raise ClientError(f"to_onnx: the graph breaks{where}: {said.strip()}{advice}", code="GRAPH_BREAK") from error
+        raise ClientError(f"to_onnx: the graph breaks{where}: {said.strip()}", code="GRAPH_BREAK") from error
 
 
 def assumptions(values: Sequence[object], names: Mapping[str, str]) -> dict[str, str]:

@@ -33,8 +33,21 @@ class DynamicSize:
     bounds: tuple[int, int] | None
     strict: bool
 
+    @property
+    def length(self) -> int:
+        """The example's."""
+        return self.tensor.shape[self.axis]
+
     def __str__(self) -> str:
         return f"{self.where}.shape[{self.axis}]"
+
+
+def resize(sizes: Sequence[DynamicSize], length: int) -> None:
+    """Gives tensors a length along dynamic axes in place: the first element again and again."""
+    for size in sizes:
+        first = size.tensor.detach().narrow(size.axis, 0, 1)
+        shape = [length if axis == size.axis else -1 for axis in range(first.dim())]
+        size.tensor.data = first.expand(shape).clone(memory_format=torch.contiguous_format)
 
 
 def dynamic_sizes(dynamic_shapes: object, given: Mapping[str, Any]) -> list[DynamicSize]:
