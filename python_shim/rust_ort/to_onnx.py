@@ -79,9 +79,10 @@ def to_onnx(
     Numbers, strings and None among the arguments are constants of the model. Outputs are the tensors in what the model
     returns, under their names there (`logits`), else `output`, `output_0`; one named like an input has a number behind
     it. Buffers, and tensors that the program has from elsewhere, are initializers. What else a program does, to its
-    attributes or a file, is not in the model. What torch assumed of dynamic sizes is in
-    metadata_props["rust_ort.assumes"], one a line, `x.shape[0] == y.shape[0]`: the model is right for sizes of which
-    that holds. Where torch has 2 as the least size, 1 is tried: `>= 1` where the graph then gives eager's results.
+    attributes or a file, is not in the model. A model that computes in bfloat16 on the CPU is written with a warning:
+    its provider needs `rust-ort widen`. What torch assumed of dynamic sizes is in metadata_props["rust_ort.assumes"],
+    one a line, `x.shape[0] == y.shape[0]`: the model is right for sizes of which that holds. Where torch has 2 as the
+    least size, 1 is tried: `>= 1` where the graph then gives eager's results.
 
     Errors: ClientError where the graph breaks, where a node has no ONNX form (each is named, with its line), and where
     the forward writes into a parameter, buffer or argument; OptionError for an argument, and where the program fixes a
@@ -101,7 +102,10 @@ def to_onnx(
         proto = assembled(
             made.onnx, inputs, made.outputs, made.size_names, list(made.assumed), optimized=optimized, modules=modules
         )
-        return saved(proto, target)
+        written = saved(proto, target)
+    if _computes_in_bfloat16(made.graph):
+        warnings.warn(NO_BFLOAT16, UserWarning, stacklevel=3)
+    return written
 
 
 def _checked(
@@ -123,6 +127,19 @@ def _checked(
         )
     named = {"opset": opset, "custom_translations": custom}
     return Options.parse({name: value for name, value in named.items() if value is not None})
+
+
+NO_BFLOAT16 = (
+    "to_onnx: the model computes in bfloat16, for which ONNX Runtime's CPU provider has next to no kernels and raises "
+    "NOT_IMPLEMENTED; `rust-ort widen model.onnx wide.onnx` writes one that computes in float32 and rounds"
+)
+
+
+def _computes_in_bfloat16(graph: ForwardGraph) -> bool:
+    """Whether a node on the CPU gives bfloat16."""
+    values = (node.meta.get("val") for node in graph.module.graph.nodes if node.op == "call_function")
+    leaves = (leaf for value in values for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))
+    return any(leaf.dtype is torch.bfloat16 and leaf.device.type == "cpu" for leaf in leaves)
 
 
 IN_OTHER_WORDS = {
