@@ -231,7 +231,8 @@ def _call(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_sh
     copies = Copies(model)
     args, kwargs = _apart(model, copies.of(args), copies.of(kwargs))
     given = _bound(model, args, kwargs)
-    return _Call(args=args, kwargs=kwargs, leaves=_tensors(given), sizes=dynamic_sizes(dynamic_shapes, given))
+    shapes = _keywords_apart(model, dynamic_shapes, given)
+    return _Call(args=args, kwargs=kwargs, leaves=_tensors(given), sizes=dynamic_sizes(shapes, given))
 
 
 @dataclass(kw_only=True)
@@ -426,6 +427,23 @@ def _bound(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[s
                     f"to_onnx: {name} has {arguments.shown(leaf)}, which would be a constant; give a tensor"
                 )
     return given
+
+
+def _keywords_apart(model: Any, dynamic_shapes: object, given: Mapping[str, Any]) -> object:
+    """{argument: spec} where torch.export's form has those of a `**keywords` together: {"keywords": {"x": spec}}."""
+    named = {entry.name: entry.kind for entry in _parameters(_function(model))}
+    keyword = next((name for name, kind in named.items() if kind is inspect.Parameter.VAR_KEYWORD), None)
+    own = [name for name in given if name in named]
+    if keyword is None or keyword in given:
+        return dynamic_shapes
+    if isinstance(dynamic_shapes, list | tuple) and len(dynamic_shapes) == len(own) + 1:
+        together = dynamic_shapes[-1]
+        if isinstance(together, Mapping) and all(isinstance(name, str) for name in together):
+            dynamic_shapes = dict(zip([*own, keyword], dynamic_shapes, strict=True))
+    if isinstance(dynamic_shapes, Mapping) and isinstance(dynamic_shapes.get(keyword, 0), Mapping | None):
+        rest = {name: spec for name, spec in dynamic_shapes.items() if name != keyword}
+        return {**rest, **(dynamic_shapes[keyword] or {})}
+    return dynamic_shapes
 
 
 def _tensors(given: Mapping[str, Any]) -> list[tuple[str, Tensor]]:

@@ -168,3 +168,20 @@ def test_an_example_of_one_is_right_at_one_by_what_is_assumed() -> None:
     assert assumed(proto) == ["x.shape[0] >= 1"]
     with pytest.raises(OptionError, match="program fixes it at 4"):
         rust_ort.to_onnx(lambda x: x.reshape(2, 2) * 2, torch.randn(4), dynamic_shapes=({0: "n"},))
+
+
+def test_keywords_of_a_model_are_named_alone_or_together_as_torchs_export_has_them() -> None:
+    def added(*xs: Tensor, **more: Tensor) -> Tensor:
+        return sum(xs, more["z"])
+
+    given, sizes = {"z": torch.ones(3)}, {0: "n"}
+    for named in (
+        {"xs": (sizes, sizes), "z": sizes},
+        {"xs": (sizes, sizes), "more": {"z": sizes}},
+        ((sizes, sizes), sizes),
+        ((sizes, sizes), {"z": sizes}),
+    ):
+        proto = rust_ort.to_onnx(added, torch.ones(3), torch.ones(3), kwargs=given, dynamic_shapes=named)
+        assert shapes(proto.graph.input) == {"xs_0": ["n"], "xs_1": ["n"], "z": ["n"]}
+    with pytest.raises(OptionError, match="no argument 'y'"):
+        rust_ort.to_onnx(added, torch.ones(3), kwargs=given, dynamic_shapes={"more": {"y": sizes}})
