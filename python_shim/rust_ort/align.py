@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -64,6 +64,7 @@ def align(
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
     tolerance: Mapping[str, float] | None = None,
+    providers: Sequence[str] = (),
     custom_op_libraries: tuple[str | os.PathLike[str], ...] = (),
 ) -> Alignment:
     """Runs two ONNX models on the same feeds, every value an output and nothing optimized, and aligns the two lists by
@@ -72,8 +73,8 @@ def align(
     model1, model2: reference and candidate, see `Model`. feeds: for both models, or a pair; matched to inputs by name,
     else by dtype and shape, in their order (the notes of `Alignment.models` say which); by default made up from the
     inputs' types and shapes. sizes: {named dimension: number} and seed: of feeds that are made up. tolerance: {"atol",
-    "rtol", "scale"} of values, by default that of each dtype. custom_op_libraries: paths; nothing that a model names is
-    loaded.
+    "rtol", "scale"} of values, by default that of each dtype. providers: names, the preferred one first, by default the
+    CPU's. custom_op_libraries: paths; nothing that a model names is loaded.
 
     Returns an Alignment: print it. A model that ends in an error is aligned up to there.
 
@@ -87,6 +88,7 @@ def align(
         raise ClientError("align: expected feeds or sizes, got both", code="BAD_ARGUMENT")
     asked = [f"--{name}={value}" for name, value in terms.items() if value is not None]
     asked += [f"--size={name}={_count('sizes', name, number)}" for name, number in (sizes or {}).items()]
+    asked += [f"--provider={name}" for name in providers]
     asked += [f"--custom-op-library={os.fspath(path)}" for path in custom_op_libraries]
     asked += [f"--seed={_count('seed', None, seed)}"] if feeds is None else []
     with tempfile.TemporaryDirectory(prefix="rust-ort-align-") as made:

@@ -7,6 +7,8 @@ call of what comes out goes through runtime/compiled_graph.py, then call/, to th
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch import fx
 from rust_ort import torch_private
 from rust_ort._callable import make_callable
 from rust_ort.errors import ClientError, OptionError, RustOrtError
+from rust_ort.observe import limits
 from rust_ort.observe.graph_info import GraphInfo, GraphLog, graphs
 from rust_ort.observe.report import Report
 from rust_ort.observe.verdicts import missing
@@ -22,6 +25,12 @@ from rust_ort.options import Options
 from rust_ort.options.arguments import checked_options, shown
 
 __all__ = ["Backend", "GraphInfo", "backend", "graphs", "rust_ort"]
+
+
+log = logging.getLogger("rust_ort")
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
+"""Of torch.compile, as torch 2.13 names them."""
 
 
 class Backend:
@@ -64,12 +73,14 @@ class Backend:
         return hash((type(self), *(value for value in kept if isinstance(value, str | int | float))))
 
     def report(self) -> Report:
-        """What the option compare found in the calls so far: `model(x); backend.report().check()`."""
+        """What the option compare found in the calls so far: `model(x); backend.report().check()`. A function that met
+        Dynamo's recompile limit, and so runs in eager, is missing in it."""
         verdicts = [
             dataclasses.replace(verdict, name=f"{graph.name}, call {step}: {verdict.name}")
             for graph in self.graphs for step, verdict in graph.verdicts
         ]  # fmt: skip
-        return Report(verdicts=verdicts, graphs=list(self.graphs), missing=missing(self.options, self.graphs))
+        unmet = [*missing(self.options, self.graphs), *limits.verdicts(limits.met(self))]
+        return Report(verdicts=verdicts, graphs=list(self.graphs), missing=unmet)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Backend:
         return self
@@ -90,8 +101,9 @@ def rust_ort(
 ) -> Callable[..., Any]:
     """The backend behind `torch.compile(model, backend="rust_ort")`.
 
-    gm, example_inputs: what Dynamo hands over. options: names of `rust_ort.Options`. Errors: OptionError;
-    ClientError under on_unsupported="error"; DaemonFault when no daemon answers.
+    gm, example_inputs: what Dynamo hands over. options: names of `rust_ort.Options`. mode: one of torch.compile's, told
+    once, and of no effect. Errors: OptionError; ClientError under on_unsupported="error"; DaemonFault when no daemon
+    answers.
     """
     if not isinstance(gm, fx.GraphModule):
         raise ClientError(
@@ -112,7 +124,8 @@ _regions: dict[Backend, int] = {}
 
 def compiled_apart(model: Any, backend: Backend) -> Any:
     """`torch.compile(model, backend=backend)` for a tool: what it compiles serves equal backends of other tools, and
-    counts against no recompile limit of the user's, nor of tools with other options."""
+    counts against no recompile limit of the user's, nor of tools with other options, but for torch's limit of all that
+    is compiled of a function."""
     key = type(backend)(backend.options)
     compiled, region = torch_private.compiled_apart(model, backend=backend, region=_regions.get(key))
     if region is not None:
@@ -139,8 +152,7 @@ def _merged(given: Mapping[str, Any] | Options, parsed: Options, kwargs: Mapping
     unknown = sorted(set(kwargs) - {"options", "mode"})
     if unknown:
         raise OptionError(f"unknown argument {unknown[0]!r}; options go into torch.compile(options={{...}})")
-    if kwargs.get("mode") not in (None, "default"):
-        raise OptionError(f"mode={kwargs['mode']!r}: rust_ort has no modes; use options={{...}}")
+    _check_mode(kwargs.get("mode"))
     more = kwargs.get("options")
     if more is None:
         return parsed
@@ -149,6 +161,28 @@ def _merged(given: Mapping[str, Any] | Options, parsed: Options, kwargs: Mapping
     if isinstance(given, Options):
         given = {name: getattr(given, name) for name in given.__dataclass_fields__}
     return Options.parse({**given, **more})
+
+
+def _check_mode(mode: object) -> None:
+    """A mode of torch.compile's is told once and changes nothing: it says where inductor spends time, and callers pass
+    one that did not choose it (transformers' CompileConfig). Errors: OptionError for another."""
+    if mode is None:
+        return
+    if mode not in MODES:
+        raise OptionError(
+            f"mode={shown(mode)}: torch.compile has {', '.join(map(repr, MODES))}, which are inductor's; rust_ort has "
+            "no modes; use mode=None and options={...}"
+        )
+    if mode != "default":
+        _tell_mode(str(mode))
+
+
+@functools.cache
+def _tell_mode(mode: str) -> None:
+    log.warning(
+        "mode=%r is inductor's and changes nothing here; use mode=None and options={...} (rust_ort.Options)",
+        mode,
+    )
 
 
 def backend(**options: Any) -> Backend:

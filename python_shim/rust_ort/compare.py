@@ -19,6 +19,7 @@ from rust_ort._callable import make_callable
 from rust_ort.backend import Backend, compiled_apart
 from rust_ort.call.client import Client
 from rust_ort.link.specs import Policy, Verdict, not_compared
+from rust_ort.observe import limits
 from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.observe.report import Report
 from rust_ort.observe.second_look import LOOKS_INSIDE_SECONDS, Known, looked_at_again, seconds_for, terms_of
@@ -94,7 +95,7 @@ def compare(
         verdicts |= judge.excused(verdicts)
     return Report(
         verdicts=judge.in_order(verdicts), graphs=sides.graphs,
-        missing=[*missing(judge.used, sides.graphs), *_unmet(sides.graphs, backward)],
+        missing=[*missing(judge.used, sides.graphs), *_unmet(sides.graphs, backward), *sides.not_its_own],
         drew_otherwise=not sides.by_chance and not sides.reference.drew_as(sides.candidate),
     )  # fmt: skip
 
@@ -102,7 +103,8 @@ def compare(
 @dataclass(kw_only=True)
 class _Sides:
     """Both runs of the call. seconds: what eager took. by_chance: values of which eager itself gives another each time.
-    compiled_here: whether the backend compiled the model for this. breaks: graph breaks of the candidate."""
+    compiled_here: whether the backend compiled the model for this. breaks: graph breaks of the candidate. not_its_own:
+    a verdict for each function of the user's compiled model that ran in eager, where another was compiled for this."""
 
     reference: Run
     candidate: Run
@@ -111,6 +113,7 @@ class _Sides:
     seconds: float
     by_chance: frozenset[str]
     compiled_here: bool
+    not_its_own: list[Verdict]
 
 
 def _both_sides(call: Call, backend: Backend, *, as_compiled: bool) -> _Sides:
@@ -122,9 +125,14 @@ def _both_sides(call: Call, backend: Backend, *, as_compiled: bool) -> _Sides:
         seconds = time.monotonic() - begin
         breaks = graph_breaks()
         graphs: list[GraphInfo] = []
+        not_its_own: list[Verdict] = []
         if as_compiled:
             candidate, graphs = runs.watched("the compiled model", call.model)
         compiled_here = not graphs
+        if as_compiled and compiled_here:
+            ran = candidate.limited.items()
+            why = "; what is compared was compiled apart from it"
+            not_its_own = [not_compared(one.name, limits.in_words({one: count}) + why) for one, count in ran]
         if compiled_here:
             candidate, graphs = runs.watched("the backend", compiled_apart(call.model, backend))
         breaks = graph_breaks() - breaks
@@ -141,7 +149,7 @@ def _both_sides(call: Call, backend: Backend, *, as_compiled: bool) -> _Sides:
         fill((reference, candidate), f"parameter {name} afterwards", parameter)
     return _Sides(
         reference=reference, candidate=candidate, graphs=graphs, breaks=breaks, seconds=seconds, by_chance=by_chance,
-        compiled_here=compiled_here,
+        compiled_here=compiled_here, not_its_own=not_its_own,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import nn
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend, compiled_apart
 from rust_ort.export.partition import EagerNode
-from rust_ort.observe import work
+from rust_ort.observe import limits, work
 from rust_ort.observe.graph_info import GraphInfo, called, in_order
 from rust_ort.observe.reasons import explained
 from rust_ort.observe.reference import one_at_a_time
@@ -30,11 +30,13 @@ __all__ = ["Explanation", "explain"]
 
 @dataclass(kw_only=True)
 class Explanation:
-    """Result of `rust_ort.explain`. `breaks`: {reason: count}. `seconds`: time by phase."""
+    """Result of `rust_ort.explain`. `breaks`: {reason: count}. `seconds`: time by phase. `limits`: {function that met
+    Dynamo's recompile limit, here or where the model was called: its calls here that ran in eager}."""
 
     graphs: list[GraphInfo]
     breaks: dict[str, int]
     seconds: dict[str, float]
+    limits: dict[str, int] = field(default_factory=dict)
 
     @property
     def nodes_on_onnxruntime(self) -> int:
@@ -57,11 +59,21 @@ class Explanation:
             made += html_table(("in eager", "operator", "why", "module", "source"), eager)
         placed = [f"{graph.name}: {graph.placement}" for graph in self.graphs if graph.placement]
         fallen = [f"{graph.name}: {graph.fallen_back}" for graph in self.graphs if graph.fallen_back]
-        return made + html_lines([self._count(), *placed, *fallen, *break_lines(self.breaks), self._time()])
+        return made + html_lines(
+            [self._count(), *placed, *fallen, *break_lines(self.breaks), *self._limits(), self._time()]
+        )
 
     def _count(self) -> str:
         count = f"{len(self.graphs)} graphs, {sum(self.breaks.values())} graph breaks"
         return count if self.graphs else f"{count}; {why_nothing(self.breaks)}"
+
+    def _limits(self) -> list[str]:
+        met = "met Dynamo's recompile limit (torch._dynamo.config.recompile_limit)"
+        return [
+            f"{name}: {met}: "
+            + (f"{count} of its calls here ran in eager" if count else "calls that no graph fits run in eager")
+            for name, count in self.limits.items()
+        ]
 
     def _time(self) -> str:
         return "time: " + ", ".join(f"{phase} {spent * 1e3:.0f} ms" for phase, spent in self.seconds.items())
@@ -82,7 +94,7 @@ class Explanation:
             lines += [f"    {line}" for line in explained(graph.eager)]
         division = total(graph.division for graph in self.graphs)
         lines += rule_lines(division)
-        lines += [f"  {line}" for line in break_lines(self.breaks)]
+        lines += [f"  {line}" for line in (*break_lines(self.breaks), *self._limits())]
         return "\n".join([*lines, self._time()])
 
 
@@ -121,7 +133,7 @@ def explain(
                 loss.backward()
         return time.perf_counter() - start
 
-    with one_at_a_time(), kept_state(model) as state, called() as called_graphs:
+    with one_at_a_time(), kept_state(model) as state, called() as called_graphs, limits.counted() as in_eager:
         breaks = graph_breaks()
         first = step()
         state.restore()
@@ -143,7 +155,8 @@ def explain(
         "first call": first,
         "a call": second,
     }
-    return Explanation(graphs=in_order(graphs), breaks=dict(found), seconds=seconds)
+    known = dict.fromkeys(limits.met_by(model), 0) | {one.name: count for one, count in in_eager().items()}
+    return Explanation(graphs=in_order(graphs), breaks=dict(found), seconds=seconds, limits=known)
 
 
 make_callable(__name__, explain)

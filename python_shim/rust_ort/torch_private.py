@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,6 +36,7 @@ USED: dict[str, str | None] = {
     "torch._C._dispatch_get_all_op_names": "no name is suggested for a misspelt operator",
     "torch._C._dispatch_has_kernel": "every overload counts as registered",
     "torch._C._dispatch_has_kernel_for_dispatch_key": None,
+    "torch._C._dynamo.eval_frame._debug_get_cache_entry_list": "a recompile limit counts as met after a reset",
     "torch._C._dynamo.guards._reinterpret_tensor": "Tensor.set_",
     "torch._C._functorch.is_functorch_wrapped_tensor": "whether the tensor has a storage",
     "torch._C._is_alias_of": None,
@@ -47,6 +48,7 @@ USED: dict[str, str | None] = {
     "torch._dynamo.backends.common.aot_autograd": None,
     "torch._dynamo.config": None,
     "torch._dynamo.convert_frame.compile_lock": "a lock of our own",
+    "torch._dynamo.convert_frame.log": "nobody says which function met the recompile limit",
     "torch._dynamo.eval_frame._callback_from_stance": "in the reference, higher-order operators lift no closure",
     "torch._dynamo.exc.ShortenTraceback": "torch wraps our errors in its BackendCompilerFailed",
     "torch._dynamo.exc.TorchDynamoException": "where a graph breaks, torch's own error comes through",
@@ -293,6 +295,7 @@ def is_optimized_module(model: object) -> bool:
 
 
 HAS_REGIONS = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+HAS_LIMITS = "recompile_limit" in inspect.signature(torch.compile).parameters
 """Whether compilations of this torch can be counted apart."""
 
 
@@ -300,11 +303,13 @@ def compiled_apart(
     model: Any, *, backend: Any, region: int | None, fullgraph: bool = False, dynamic: bool | None = None
 ) -> tuple[Any, int | None]:
     """(`torch.compile(model, backend=backend, …)` whose compilations count against the recompile limit of their own
-    region alone, the region). region: one that was given before; None: a new one. A torch without regions has one for
-    all: (the same, None)."""
+    region alone, which is what torch allows a function in all, the region). region: one that was given before; None: a
+    new one. A torch without regions has one for all: (the same, None)."""
     settings: dict[str, Any] = {"backend": backend, "fullgraph": fullgraph, "dynamic": dynamic}
     if not HAS_REGIONS:
         return torch.compile(model, **settings), None
+    if HAS_LIMITS:
+        settings["recompile_limit"] = find("torch._dynamo.config").accumulated_recompile_limit
     apart: Any = functools.partial(torch.compile, **settings, isolate_recompiles=True)
     context: Any = getattr(apart(torch.nn.Module()), "dynamo_ctx", None)
     if not hasattr(context, "_isolate_recompiles_id"):  # each is a region of its own
@@ -464,6 +469,57 @@ def compile_counters() -> dict[str, Any]:
     """Dynamo's counters by kind; "graph_break" is {reason: count}."""
     counters: dict[str, Any] = find("torch._dynamo.utils.counters")
     return counters
+
+
+_code_entries: Callable[[CodeType], Sequence[Any]] | None = find_or(
+    "torch._C._dynamo.eval_frame._debug_get_cache_entry_list", None
+)
+
+
+def compiled_codes(code: CodeType) -> tuple[CodeType, ...]:
+    """What Dynamo made of the code, as long as it knows; the code itself where torch does not say."""
+    return (code,) if _code_entries is None else tuple(entry.code for entry in _code_entries(code))
+
+
+class _LimitMet(logging.Filter):
+    """Hears where Dynamo warns that a function met its recompile limit; lets every record through."""
+
+    def __init__(self, note: Callable[[CodeType, str, int, Any], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.msg, str) and record.msg.startswith("torch._dynamo hit config.") and record.args:
+            frame: FrameType | None = sys._getframe()
+            while frame is not None and frame.f_code.co_name != "_compile":
+                frame = frame.f_back
+            known = {} if frame is None else frame.f_locals
+            if isinstance(known.get("code"), CodeType):
+                setting, limit, *_ = record.args
+                self._note(known["code"], str(setting), int(str(limit)), _innermost(known.get("compiler_fn")))
+        return True
+
+
+def _innermost(backend: Any) -> Any:
+    """The user's backend in what torch wraps around it."""
+    while True:
+        inner = getattr(backend, "_torchdynamo_orig_backend", None) or getattr(backend, "compiler_fn", None)
+        if inner is None:
+            return backend
+        backend = inner
+
+
+def on_recompile_limit(note: Callable[[CodeType, str, int, Any], None]) -> None:
+    """Has `note(code, setting of torch._dynamo.config, its value, backend)` called where Dynamo leaves a function to
+    eager that was compiled as often as that allows."""
+    logger: logging.Logger | None = find_or("torch._dynamo.convert_frame.log", None)
+    if logger is not None:
+        logger.addFilter(_LimitMet(note))
+
+
+def suppresses_errors() -> bool:
+    """Whether Dynamo leaves to eager what a backend fails to compile."""
+    return bool(getattr(find("torch._dynamo.config"), "suppress_errors", False))
 
 
 def reset_code_caches() -> None:

@@ -11,19 +11,42 @@ pub(super) fn of_environment() -> Option<PathBuf> {
     std::env::var_os("RUST_ORT_ONNXRUNTIME").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// The onnxruntime library of the Python environment that this program is installed in.
+/// The onnxruntime library of the Python environment or the folder (`pip install --target`) that this program is installed
+/// in; else that beside the libtorch that this process has loaded, which is code of the same environment.
 pub(super) fn of_installation() -> Option<PathBuf> {
-    let program = std::env::current_exe().ok()?.canonicalize().ok()?;
-    beside(program.parent()?.parent()?)
+    let of_program = || {
+        let program = std::env::current_exe().ok()?.canonicalize().ok()?;
+        beside(program.parent()?.parent()?)
+    };
+    of_program().or_else(|| beside_torch(&std::fs::read_to_string("/proc/self/maps").ok()?))
 }
 
-/// `<prefix>/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so*`; of several the last by name.
+/// `onnxruntime/capi/libonnxruntime.so*` in `<prefix>/lib*/python3*/{site,dist}-packages`, else in the prefix itself; of
+/// several the last by name.
 fn beside(prefix: &Path) -> Option<PathBuf> {
     let mut found = Vec::new();
-    for python in named(&prefix.join("lib"), "python3") {
-        found.extend(named(&python.join("site-packages/onnxruntime/capi"), "libonnxruntime.so"));
+    for python in ["lib", "lib64"].iter().flat_map(|lib| named(&prefix.join(lib), "python3")) {
+        found.extend(
+            ["site-packages", "dist-packages"].iter().filter_map(|packages| in_packages(&python.join(packages))),
+        );
     }
-    found.into_iter().max()
+    found.into_iter().max().or_else(|| in_packages(prefix))
+}
+
+/// Of the packages where libtorch is. maps: the files of this process, as the kernel lists them.
+fn beside_torch(maps: &str) -> Option<PathBuf> {
+    let mut libraries = maps.lines().filter_map(|line| Some(Path::new(line.get(line.find('/')?..)?)));
+    let folder = Path::new("torch/lib");
+    let is_libtorch = |path: &&Path| {
+        let named =
+            path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("libtorch_cpu.so"));
+        named && path.parent().is_some_and(|parent| parent.ends_with(folder))
+    };
+    in_packages(libraries.find(is_libtorch)?.ancestors().nth(3)?)
+}
+
+fn in_packages(packages: &Path) -> Option<PathBuf> {
+    named(&packages.join("onnxruntime/capi"), "libonnxruntime.so").into_iter().max()
 }
 
 /// What is in a folder with a name that starts so; nothing where there is no folder.
@@ -67,6 +90,23 @@ mod tests {
             fs::write(capi.join(name), "").unwrap();
         }
         assert_eq!(beside(prefix.path()), Some(capi.join("libonnxruntime.so.1.31.1")));
+        let maps = |library: &str| {
+            format!("7f00-7f01 r-xp 00000000 fe:00 12   /usr/lib/libc.so.6\n7f01-7f02 r--p 0 fe:00 1   {library}\n")
+        };
+        let packages = capi.parent().unwrap().parent().unwrap();
+        let torch = packages.join("torch/lib/libtorch_cpu.so");
+        assert_eq!(beside_torch(&maps(torch.to_str().unwrap())), Some(capi.join("libonnxruntime.so.1.31.1")));
+        assert_eq!(beside_torch(&maps(packages.join("torch/lib/libc10.so").to_str().unwrap())), None);
+        assert_eq!(beside_torch(&maps("/usr/lib/libtorch_cpu.so")), None);
+    }
+
+    #[test]
+    fn the_library_in_a_folder_of_packages_is_found() {
+        let target = tempfile::tempdir().unwrap();
+        let capi = target.path().join("onnxruntime/capi");
+        fs::create_dir_all(&capi).unwrap();
+        fs::write(capi.join("libonnxruntime.so.1.31.1"), "").unwrap();
+        assert_eq!(beside(target.path()), Some(capi.join("libonnxruntime.so.1.31.1")));
     }
 
     #[test]

@@ -155,7 +155,7 @@ pub(super) fn constants(graph: &GraphProto) -> HashSet<&str> {
     dense.chain(graph.sparse_initializer.iter().map(sparse_name)).collect()
 }
 
-fn given(graph: &GraphProto) -> HashSet<&str> {
+pub(super) fn given(graph: &GraphProto) -> HashSet<&str> {
     let mut names = constants(graph);
     names.extend(graph.input.iter().map(ValueInfoProto::name));
     names

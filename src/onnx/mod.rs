@@ -5,6 +5,7 @@
 //! decoding refuses more than 100 levels, and functions put in place may not add more (see [`inline_functions`]).
 
 mod attention;
+mod branch;
 mod canonical;
 mod constants;
 mod cut;
@@ -26,6 +27,7 @@ mod terms;
 mod walk;
 
 pub use attention::{Attention, DOMAIN, drop_uncalled};
+pub use branch::{has_bodies, take_branch};
 pub use canonical::Canonical;
 pub use constants::without_inputs;
 pub use cut::{Feeds, Isolator, Piece, cut, read_by};

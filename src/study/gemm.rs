@@ -9,13 +9,13 @@ use super::finding::Finding;
 use super::graph::{model as model_of, n_casts, node, value, with_int};
 use super::matrix::Matrix;
 use super::number::{Number, round, tensor, values};
-use super::plot::{Panel, Plot, Series};
+use super::plot::{Cell, Heat, Panel, Plot, Series};
 use super::random::Random;
 use super::run::{Runtimes, Setup, only};
 use crate::compare::significant;
 use crate::onnx;
 use crate::onnx::proto::{GraphProto, ModelProto};
-use crate::protocol::message::Optimization;
+use crate::protocol::message::{CPU_PROVIDER, Optimization};
 use crate::runtime::Model;
 use crate::tensor::{DType, TensorBuf, TensorView};
 
@@ -105,6 +105,8 @@ pub struct Part {
     pub by_libtorch: Vec<(String, Number)>,
     /// Bias against discrepancy; for [`Numbers::Bias`].
     pub sweeps: Vec<Sweep>,
+    /// The graph that ONNX Runtime runs, as text; for [`Numbers::Small`].
+    pub graph: Option<String>,
 }
 
 /// What the value of the bias has to do with the discrepancy of two ways.
@@ -196,6 +198,22 @@ impl Data {
         Self { a: normalized(self.a), x: normalized(self.x), b, ..self }
     }
 
+    /// A·X + B in float64, of the numbers as the type has them.
+    fn in_float64(&self, dtype: DType) -> Vec<f64> {
+        let Data { rows, inner, columns, .. } = *self;
+        let [a, x, b] = [&self.a, &self.x, &self.b]
+            .map(|values| values.iter().map(|&value| f64::from(round(value, dtype))).collect::<Vec<_>>());
+        let mut result = Vec::with_capacity(rows * columns);
+        for row in a.chunks(inner.max(1)) {
+            let mut sums = vec![0_f64; columns];
+            for (&left, others) in row.iter().zip(x.chunks(columns.max(1))) {
+                sums.iter_mut().zip(others).for_each(|(sum, &right)| *sum += left * right);
+            }
+            result.extend(sums.iter().zip(&b).map(|(sum, bias)| sum + bias));
+        }
+        result
+    }
+
     fn tensors(&self, dtype: DType) -> Result<[TensorBuf; 3], StudyError> {
         let Data { rows, inner, columns, .. } = *self;
         Ok([
@@ -241,7 +259,9 @@ pub fn study(runtimes: &Runtimes<'_>, settings: &Settings, done: &mut dyn FnMut(
         parts.push(part(runtimes, Numbers::Bias, dtype, &biased)?);
         done();
     }
-    let findings = findings(&parts);
+    let (is_size, on_cpu) = ([rows, size] == [Settings::SIZE; 2], runtimes.provider == CPU_PROVIDER);
+    let mut findings = Finding::judged(findings(&parts), is_size && on_cpu);
+    findings.extend(Finding::judged(of_kernels(&parts), on_cpu));
     Ok(Study { setup: runtimes.setup(seed), rows, size, parts, findings })
 }
 
@@ -270,7 +290,7 @@ fn part(runtimes: &Runtimes<'_>, numbers: Numbers, dtype: DType, data: &Data) ->
     let distance = |(label, (one, other)): (&&str, (&TensorBuf, &TensorBuf))| {
         Some(((*label).to_owned(), super::matrix::max_diff(one, other)?.abs.into()))
     };
-    let (casts, inserted_casts) = casts(runtimes, &exported, dtype, optimization)?;
+    let Optimized { casts, inserted_casts, model: optimized } = optimized(runtimes, &exported, dtype, optimization)?;
     let sweep = |&(one, other): &(&str, &str)| -> Option<Sweep> {
         let of = |label: &str| results.iter().find(|(known, _)| *known == label)?.1;
         Some(sweep_of((one, of(one)?), (other, of(other)?), &values(&tensors[2])))
@@ -287,24 +307,35 @@ fn part(runtimes: &Runtimes<'_>, numbers: Numbers, dtype: DType, data: &Data) ->
         inserted_casts,
         widened: ran.widened,
         refused: refused(runtimes, &exported, dtype),
-        matrix: Matrix::of(&results),
+        matrix: Matrix::of(&results, &data.in_float64(dtype)),
         by_libtorch: NODES.iter().zip(by_libtorch.iter().zip(&ran.outputs)).filter_map(distance).collect(),
         sweeps: pairs.iter().filter_map(sweep).collect(),
+        graph: if numbers == Numbers::Small { Some(onnx::model_text(&optimized)?) } else { None },
     })
 }
 
-/// Casts of what ONNX Runtime runs, and how many it put in. Errors: [`StudyError`].
-fn casts(
+/// What ONNX Runtime runs.
+struct Optimized {
+    /// Casts in it.
+    casts: usize,
+    /// Of these, how many it put in.
+    inserted_casts: usize,
+    model: ModelProto,
+}
+
+/// Errors: [`StudyError`].
+fn optimized(
     runtimes: &Runtimes<'_>,
     exported: &ModelProto,
     dtype: DType,
     optimization: Optimization,
-) -> Result<(usize, usize), StudyError> {
+) -> Result<Optimized, StudyError> {
     let (runnable, _) = runtimes.runnable(exported, dtype)?;
     let given = n_casts(&onnx::decode(runnable.bytes.clone())?);
     let optimized = runtimes.onnxruntime.optimized(&runnable, &runtimes.spec(optimization))?;
-    let ran = n_casts(&onnx::decode(optimized.into())?);
-    Ok((ran, ran.saturating_sub(given)))
+    let model = onnx::decode(optimized.into())?;
+    let casts = n_casts(&model);
+    Ok(Optimized { casts, inserted_casts: casts.saturating_sub(given), model })
 }
 
 /// What ONNX Runtime says to the model of bfloat16 as it is.
@@ -357,14 +388,32 @@ impl Study {
     pub fn plot(&self) -> Plot {
         let panel = |part: &Part| Panel {
             title: format!("{}, {}", part.dtype, self.setup.provider),
-            x_label: "value of the bias".to_owned(),
+            x_label: "value of the bias (each pair of ways is drawn a little above the one before)".to_owned(),
             y_label: "max |difference| in the column".to_owned(),
             series: part.sweeps.iter().map(series).collect(),
             ..Panel::default()
         };
-        let parts = self.parts.iter().filter(|part| part.numbers == Numbers::Bias);
-        Plot { title: "Gemm or MatMul + Add: bias and discrepancy".to_owned(), panels: parts.map(panel).collect() }
+        let matrix = |part: &Part| Panel {
+            title: format!("{}, {}", part.dtype, part.numbers.title()),
+            x_label: "max |difference|; below it, and as colour: % of the elements that differ".to_owned(),
+            heat: Some(heat(&part.matrix)),
+            ..Panel::default()
+        };
+        let swept = self.parts.iter().filter(|part| part.numbers == Numbers::Bias);
+        let panels = self.parts.iter().map(matrix).chain(swept.map(panel)).collect();
+        Plot { title: "Gemm or MatMul + Add: each way against each; bias and discrepancy".to_owned(), panels }
     }
+}
+
+fn heat(matrix: &Matrix) -> Heat {
+    let cell = |(largest, share): (&Option<Number>, &Option<Number>)| {
+        let (Number(largest), Number(share)) = ((*largest)?, (*share)?);
+        let lines = vec![significant(largest, 3), format!("{} %", significant(100. * share, 2))];
+        Some(Cell { value: share, lines: if share == 0. { vec!["0".to_owned()] } else { lines } })
+    };
+    let rows = matrix.max_abs.iter().zip(&matrix.differ);
+    let cells = rows.map(|(largest, shares)| largest.iter().zip(shares).map(cell).collect()).collect();
+    Heat { labels: matrix.labels.clone(), cells }
 }
 
 fn series(sweep: &Sweep) -> Series {
@@ -425,19 +474,6 @@ fn findings(parts: &[Part]) -> Vec<Finding> {
             bias("GemmAdd", "GemmOnly").map(|here| (text(here), here > 0.)),
         ));
     }
-    found.push(Finding::new(
-        "float16: ONNX Runtime's CPU provider puts Casts in, though optimizers are off",
-        (SEED, "7 Casts that the model has not"),
-        of(Numbers::Bias, DType::F16).map(|part| (part.inserted_casts.to_string(), part.inserted_casts > 0)),
-    ));
-    found.push(Finding::new(
-        "bfloat16: ONNX Runtime's CPU provider lacks kernels (so what ran here is widened by us)",
-        (SEED, "\"missing implementation in onnxruntime\""),
-        of(Numbers::Bias, DType::BF16).map(|part| {
-            let said = part.refused.as_deref().map_or("it takes the model", |_| "it refuses the model");
-            (said.to_owned(), part.refused.is_some())
-        }),
-    ));
     let linear = |dtype| between(Numbers::Bias, dtype, LINEAR, "GemmOnly");
     found.push(Finding::new(
         "the difference is higher for bfloat16 than for float16",
@@ -446,8 +482,63 @@ fn findings(parts: &[Part]) -> Vec<Finding> {
             .zip(linear(DType::F16))
             .map(|(bf16, f16)| (format!("{} against {}", text(bf16), text(f16)), bf16 > f16)),
     ));
+    found.extend(forms(parts));
     found.push(often(of(Numbers::Bias, DType::F16)));
     found.push(grows(of(Numbers::Bias, DType::F16)));
+    found
+}
+
+/// What is so whatever the sizes: of the CPU provider's kernels.
+fn of_kernels(parts: &[Part]) -> Vec<Finding> {
+    let of = |dtype: DType| parts.iter().find(|part| part.numbers == Numbers::Bias && part.dtype == dtype);
+    vec![
+        Finding::new(
+            "float16: ONNX Runtime's CPU provider puts Casts in, though optimizers are off",
+            (SEED, "7 Casts that the model has not"),
+            of(DType::F16).map(|part| (part.inserted_casts.to_string(), part.inserted_casts > 0)),
+        ),
+        Finding::new(
+            "bfloat16: ONNX Runtime's CPU provider lacks kernels (so what ran here is widened by us)",
+            (SEED, "\"missing implementation in onnxruntime\""),
+            of(DType::BF16).map(|part| {
+                let said = part.refused.as_deref().map_or("it takes the model", |_| "it refuses the model");
+                (said.to_owned(), part.refused.is_some())
+            }),
+        ),
+    ]
+}
+
+/// Which ways are F.linear's, by type: those that have the fewest other elements.
+fn forms(parts: &[Part]) -> Vec<Finding> {
+    const WITH_BIAS: [&str; 2] = ["GemmOnly", "CastGemmOnlyCast"];
+    let nearest = |dtype: DType| {
+        let part = parts.iter().find(|part| part.numbers == Numbers::Bias && part.dtype == dtype)?;
+        part.matrix.nearest(LINEAR, &NODES)
+    };
+    let dtypes = [DType::F32, DType::F16, DType::BF16];
+    let said = |(ways, share): &(Vec<&str>, f64)| {
+        format!("{}: {} % of the elements differ", ways.join(", "), significant(100. * share, 3))
+    };
+    let mut found: Vec<Finding> = dtypes
+        .into_iter()
+        .map(|dtype| {
+            Finding::new(
+                format!("{dtype}, high bias: F.linear's form is a Gemm that adds the bias"),
+                (SEED, "\"Gemm with a bias not null should be used when torch is doing the same\""),
+                nearest(dtype).map(|form| (said(&form), form.0.iter().any(|way| WITH_BIAS.contains(way)))),
+            )
+        })
+        .collect();
+    let all: Option<Vec<_>> = dtypes.into_iter().map(nearest).collect();
+    found.push(Finding::new(
+        "high bias: which form is F.linear's depends on the type",
+        (SEED, "\"it seems to depend on the type as well\""),
+        all.map(|forms| {
+            let each: Vec<String> =
+                dtypes.iter().zip(&forms).map(|(dtype, (ways, _))| format!("{dtype} {}", ways.join(", "))).collect();
+            (each.join("; "), forms.iter().any(|(ways, _)| *ways != forms[0].0))
+        }),
+    ));
     found
 }
 
@@ -510,6 +601,39 @@ mod tests {
         // 2049 is no float16, and neither is 2049 again.
         assert_eq!(values(&data.as_numpy(DType::F16).unwrap()), [2048.]);
         assert_eq!(values(&data.as_numpy(DType::F32).unwrap()), [2050.]);
+    }
+
+    #[test]
+    fn float64_is_of_the_numbers_as_the_type_has_them() {
+        let data = Data { rows: 1, inner: 2, columns: 1, a: vec![1., 1.], x: vec![2048., 1.001], b: vec![1.] };
+        assert_eq!(data.in_float64(DType::F16), [2050. + f64::from(round(0.001 + 1., DType::F16)) - 1.]);
+    }
+
+    #[test]
+    fn the_form_of_linear_is_the_way_with_the_fewest_other_elements() {
+        let values = |last: f32| TensorBuf::from_f32([2], &[1., last]).unwrap();
+        let (linear, gemm, apart) = (values(2.), values(2.), values(2.5));
+        let of = |name: &str| if name == "GemmOnly" { &gemm } else { &apart };
+        let mut results = vec![(LINEAR, Some(&linear))];
+        results.extend(NODES.iter().map(|&name| (name, Some(of(name)))));
+        let part = |dtype: DType| Part {
+            numbers: Numbers::Bias,
+            dtype,
+            optimization: String::new(),
+            has_cast: false,
+            inserted_casts: 0,
+            widened: false,
+            refused: None,
+            matrix: Matrix::of(&results, &[1., 2.]),
+            by_libtorch: Vec::new(),
+            sweeps: Vec::new(),
+            graph: None,
+        };
+        let found = forms(&[part(DType::F32), part(DType::F16)]);
+        use super::super::finding::Holds::{NotExamined, Yes};
+        let holds: Vec<_> = found.iter().map(|finding| finding.holds).collect();
+        assert_eq!(holds, [Yes, Yes, NotExamined, NotExamined]);
+        assert_eq!(found[0].here, "GemmOnly: 0 % of the elements differ");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Models written by hand.
 
 use crate::onnx::proto::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TypeProto, ValueInfoProto,
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto,
     tensor_shape_proto::{Dimension, dimension},
     type_proto,
 };
@@ -28,6 +28,17 @@ pub(super) fn with_int(mut node: NodeProto, name: &str, value: i64) -> NodeProto
         ..AttributeProto::default()
     });
     node
+}
+
+/// The initializer "axes": the last one.
+pub(super) fn last_axis() -> TensorProto {
+    TensorProto {
+        name: Some("axes".to_owned()),
+        data_type: Some(DType::I64.onnx_code()),
+        dims: vec![1],
+        int64_data: vec![-1],
+        ..TensorProto::default()
+    }
 }
 
 /// A value of symbolic dimensions.

@@ -10,26 +10,36 @@ use super::error::StudyError;
 use super::finding::Finding;
 use super::graph::{self, model as model_of, node, value, with_int};
 use super::matrix::max_diff;
-use super::number::{round, tensor};
-use super::plot::{Panel, Plot, Series};
+use super::number::{Number, round, tensor, tf32, values};
+use super::plot::{Form, Panel, Plot, Series};
 use super::random::Random;
 use super::run::{Runtimes, Setup, named, only};
+use super::sums::tensor_core_product;
 use crate::blame::{Answer, Case, Contribution, Parts, Progress, Settings as BlameSettings, Strategy, Values, examine};
 use crate::compare::{MaxDiff, Tolerance, significant};
 use crate::dump::{NODES_SCHEMA, NodeTable};
 use crate::onnx;
 use crate::onnx::proto::{GraphProto, ModelProto};
-use crate::protocol::message::Optimization;
+use crate::protocol::message::{CPU_PROVIDER, CUDA_PROVIDER, Optimization};
 use crate::runtime::{self, leased};
 use crate::tensor::{DType, TensorBuf, TensorView};
 
 const INPUTS: [&str; 5] = ["X", "scale", "bias", "weights", "bias2"];
 /// Inputs of the first node.
 const HEAD: [&str; 3] = ["X", "scale", "bias"];
-/// Inputs of the two others.
-const TAIL: [&str; 3] = ["norm", "weights", "bias2"];
 /// What the example was run on.
 const SEED: &str = "onnx-diagnostic's plot_layer_norm_discrepancies on a CPU that it does not name";
+/// What it says of a CPU or of CUDA, and runs on CUDA: its evaluator hands the kernels of ONNX Runtime no device.
+const SEED_CUDA: &str = "onnx-diagnostic's plot_layer_norm_discrepancies on an NVIDIA GPU that it does not name; its \
+                         kernels of ONNX Runtime, which its evaluator hands no device, run there in the rows of a CPU, too";
+/// By each runtime alone; LayerNormalization by ONNX Runtime and the rest by libtorch; MatMul alone by ONNX Runtime.
+pub const MODELS: [&str; 4] = ["TORCH", "ORT", "ORT-TORCH", "TORCH-ORT"];
+/// libtorch, the operands of the product rounded to TF32 and added in float32.
+pub const TORCH_TF32: &str = "TORCH-TF32";
+/// The same by ONNX Runtime, as its CUDA provider runs the whole model.
+pub const ORT_TF32: &str = "ORT-TF32";
+/// libtorch, the product as tensor cores compute it: their sums are cut off, too.
+pub const TORCH_CUT: &str = "TORCH-TF32, cut";
 /// For one examination.
 const BUDGET: Duration = Duration::from_secs(120);
 
@@ -79,21 +89,25 @@ pub struct Part {
     pub widened: bool,
     /// ONNX Runtime (candidate) against libtorch (reference).
     pub difference: Option<MaxDiff>,
-    /// LayerNormalization by one, MatMul and Add by the other.
+    /// [`MODELS`]; of float32 those of TF32, too.
     pub mixed: Vec<Mixed>,
     /// Who is to blame, by the command `blame`'s own means; the reference is libtorch's.
     pub blamed: Vec<Blamed>,
 }
 
-/// The model by two runtimes.
+/// The model by two runtimes, or with another product.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mixed {
-    /// "ORT-TORCH": LayerNormalization by ONNX Runtime, the rest by libtorch; "TORCH-ORT": the other way around.
+    /// Its label.
     pub model: String,
     /// Against ONNX Runtime alone.
     pub diff_ort: Option<MaxDiff>,
     /// Against libtorch alone.
     pub diff_torch: Option<MaxDiff>,
+    /// Against [`ORT_TF32`]; float32 only.
+    pub diff_tf32: Option<MaxDiff>,
+    /// Mean of what comes out.
+    pub mean: Number,
 }
 
 /// An examination.
@@ -151,8 +165,10 @@ pub fn study(runtimes: &Runtimes<'_>, settings: &Settings, done: &mut dyn FnMut(
         parts.push(part(runtimes, settings, dtype)?);
         done();
     }
-    let findings = findings(&parts);
     let shape = [settings.batch, settings.rows, settings.size];
+    let as_claimed = shape == [Settings::BATCH, Settings::ROWS, Settings::SIZE];
+    let mut findings = Finding::judged(findings(&parts), as_claimed && runtimes.provider == CPU_PROVIDER);
+    findings.extend(Finding::judged(of_tf32(&parts, runtimes.provider == CUDA_PROVIDER), as_claimed));
     Ok(Study { setup: runtimes.setup(settings.seed), shape, parts, findings })
 }
 
@@ -167,29 +183,112 @@ fn part(runtimes: &Runtimes<'_>, settings: &Settings, dtype: DType) -> Result<Pa
         return Ok(Part { dtype, widened, difference: None, mixed: Vec::new(), blamed: Vec::new() });
     };
     let torch = only("layernorm", torch)?;
-    let (head, tail) = (onnx::cut(&exported, &HEAD, &["norm"])?, onnx::cut(&exported, &TAIL, &["Z"])?);
-    let on_ort = |model: &ModelProto, feeds: &[TensorView<'_>]| {
-        only("a half", runtimes.on_onnxruntime(model, dtype, Optimization::All, feeds)?.outputs)
+    let mixed = mixed(&Kernels::of(runtimes, &exported, dtype)?, &tensors, &ort, &torch)?;
+    let difference = max_diff(&torch, &ort);
+    Ok(Part { dtype, widened, difference, mixed, blamed: blamed(runtimes, &exported, &tensors)? })
+}
+
+/// The model's three nodes, each by either runtime.
+struct Kernels<'a> {
+    runtimes: &'a Runtimes<'a>,
+    dtype: DType,
+    /// LayerNormalization, MatMul, Add.
+    nodes: [ModelProto; 3],
+}
+
+/// Who runs a node.
+#[derive(Clone, Copy)]
+enum By {
+    Ort,
+    Torch,
+}
+
+impl<'a> Kernels<'a> {
+    fn of(runtimes: &'a Runtimes<'a>, exported: &ModelProto, dtype: DType) -> Result<Self, StudyError> {
+        Ok(Self { runtimes, dtype, nodes: nodes(exported)? })
+    }
+
+    fn run(&self, by: By, node: usize, feeds: &[TensorView<'_>]) -> Result<TensorBuf, StudyError> {
+        let model = &self.nodes[node];
+        let outputs = match by {
+            By::Ort => self.runtimes.on_onnxruntime(model, self.dtype, Optimization::All, feeds)?.outputs,
+            By::Torch => self.runtimes.on_libtorch(model, feeds)?.unwrap_or_default(),
+        };
+        only("a node", outputs)
+    }
+
+    fn product_and_sum(&self, by: [By; 2], norm: &TensorBuf, tail: &[TensorBuf; 2]) -> Result<TensorBuf, StudyError> {
+        let product = self.run(by[0], 1, &[norm.view(), tail[0].view()])?;
+        self.run(by[1], 2, &[product.view(), tail[1].view()])
+    }
+}
+
+/// The example's model, a model a node.
+fn nodes(exported: &ModelProto) -> Result<[ModelProto; 3], StudyError> {
+    Ok([
+        onnx::cut(exported, &HEAD, &["norm"])?,
+        onnx::cut(exported, &["norm", "weights"], &["mm"])?,
+        onnx::cut(exported, &["mm", "bias2"], &["Z"])?,
+    ])
+}
+
+/// The table of models. ort, torch: what the whole model gives by each runtime.
+fn mixed(
+    kernels: &Kernels<'_>,
+    feeds: &[TensorBuf],
+    ort: &TensorBuf,
+    torch: &TensorBuf,
+) -> Result<Vec<Mixed>, StudyError> {
+    let head: Vec<TensorView<'_>> = feeds[..3].iter().map(TensorBuf::view).collect();
+    let [by_ort, by_torch] = [kernels.run(By::Ort, 0, &head)?, kernels.run(By::Torch, 0, &head)?];
+    let tail = [feeds[3].clone(), feeds[4].clone()];
+    let ort_torch = kernels.product_and_sum([By::Torch; 2], &by_ort, &tail)?;
+    let torch_ort = kernels.product_and_sum([By::Ort, By::Torch], &by_torch, &tail)?;
+    let mut got: Vec<(&str, TensorBuf)> =
+        MODELS.into_iter().zip([torch.clone(), ort.clone(), ort_torch, torch_ort]).collect();
+    if kernels.dtype == DType::F32 {
+        let rounded = [rounded_to_tf32(&feeds[3])?, tail[1].clone()];
+        let [by_ort, by_torch] = [rounded_to_tf32(&by_ort)?, rounded_to_tf32(&by_torch)?];
+        got.push((TORCH_TF32, kernels.product_and_sum([By::Torch; 2], &by_torch, &rounded)?));
+        got.push((ORT_TF32, kernels.product_and_sum([By::Ort; 2], &by_ort, &rounded)?));
+        let product = by_tensor_cores(&by_torch, &rounded[0])?;
+        got.push((TORCH_CUT, kernels.run(By::Torch, 2, &[product.view(), rounded[1].view()])?));
+    }
+    let tf32 = got.iter().find(|(model, _)| *model == ORT_TF32).map(|(_, got)| got.clone());
+    let row = |(model, got): &(&str, TensorBuf)| Mixed {
+        model: (*model).to_owned(),
+        diff_ort: max_diff(ort, got),
+        diff_torch: max_diff(torch, got),
+        diff_tf32: tf32.as_ref().and_then(|tf32| max_diff(tf32, got)),
+        mean: mean(got).into(),
     };
-    let on_torch = |model: &ModelProto, feeds: &[TensorView<'_>]| {
-        only("a half", runtimes.on_libtorch(model, feeds)?.unwrap_or_default())
-    };
-    let by_ort = on_ort(&head, &views[..3])?;
-    let by_torch = on_torch(&head, &views[..3])?;
-    let ort_torch = on_torch(&tail, &[by_ort.view(), views[3], views[4]])?;
-    let torch_ort = on_ort(&tail, &[by_torch.view(), views[3], views[4]])?;
-    let mixed = |model: &str, got: &TensorBuf| Mixed {
-        model: model.to_owned(),
-        diff_ort: max_diff(&ort, got),
-        diff_torch: max_diff(&torch, got),
-    };
-    Ok(Part {
-        dtype,
-        widened,
-        difference: max_diff(&torch, &ort),
-        mixed: vec![mixed("ORT-TORCH", &ort_torch), mixed("TORCH-ORT", &torch_ort)],
-        blamed: blamed(runtimes, &exported, &tensors)?,
-    })
+    Ok(got.iter().map(row).collect())
+}
+
+fn mean(tensor: &TensorBuf) -> f64 {
+    let all = values(tensor);
+    all.iter().sum::<f64>() / all.len().max(1) as f64
+}
+
+fn floats(tensor: &TensorBuf) -> Vec<f32> {
+    values(tensor).into_iter().map(|value| value as f32).collect()
+}
+
+fn dims(tensor: &TensorBuf) -> Vec<usize> {
+    tensor.desc().shape.dims().iter().map(|&dim| dim as usize).collect()
+}
+
+/// Of float32.
+fn rounded_to_tf32(values: &TensorBuf) -> Result<TensorBuf, StudyError> {
+    let rounded: Vec<f32> = floats(values).into_iter().map(tf32).collect();
+    Ok(tensor(DType::F32, &dims(values), &rounded)?)
+}
+
+/// norm [a, b, c], weights [c, c] → [a, b, c], of float32.
+fn by_tensor_cores(norm: &TensorBuf, weights: &TensorBuf) -> Result<TensorBuf, StudyError> {
+    let size = dims(weights).last().copied().unwrap_or_default();
+    let product = tensor_core_product(&floats(norm), &floats(weights), size, size);
+    Ok(tensor(DType::F32, &dims(norm), &product)?)
 }
 
 /// Asks the room that the command `blame` asks, with libtorch's values of every node as what is right.
@@ -253,7 +352,8 @@ impl Study {
             y_label: "max |difference|".to_owned(),
             categories: self.parts.iter().map(|part| part.dtype.to_string()).collect(),
             log_y: true,
-            series: series.into_iter().enumerate().map(|(at, (label, values))| points(at, label, &values)).collect(),
+            form: Form::Bars,
+            series: series.into_iter().map(|(label, values)| points(label, &values)).collect(),
             ..Panel::default()
         };
         let of = |model: &str, diff: fn(&Mixed) -> &Option<MaxDiff>| {
@@ -266,6 +366,7 @@ impl Study {
             ("ORT-TORCH, from torch", of("ORT-TORCH", |mixed| &mixed.diff_torch)),
             ("TORCH-ORT, from ort", of("TORCH-ORT", |mixed| &mixed.diff_ort)),
             ("TORCH-ORT, from torch", of("TORCH-ORT", |mixed| &mixed.diff_torch)),
+            ("TORCH-TF32, from torch", of(TORCH_TF32, |mixed| &mixed.diff_torch)),
         ];
         Plot {
             title: "LayerNorm(X) @ W + B".to_owned(),
@@ -277,10 +378,9 @@ impl Study {
     }
 }
 
-/// A value a category, beside those of other series, or one would hide the other.
-fn points(series: usize, label: &str, values: &[Option<f64>]) -> Series {
-    let shift = series as f64 * 0.06;
-    let known = values.iter().enumerate().filter_map(|(at, value)| Some((at as f64 + shift, (*value)?)));
+/// A value a category.
+fn points(label: &str, values: &[Option<f64>]) -> Series {
+    let known = values.iter().enumerate().filter_map(|(at, value)| Some((at as f64, (*value)?)));
     Series { label: label.to_owned(), points: known.collect() }
 }
 
@@ -292,7 +392,7 @@ fn findings(parts: &[Part]) -> Vec<Finding> {
     let of = |dtype: DType| parts.iter().find(|part| part.dtype == dtype);
     let difference = |dtype| of(dtype)?.difference.as_ref();
     let mixed = |dtype, model: &str| -> Option<(f64, f64)> {
-        let mixed = of(dtype)?.mixed.iter().find(|mixed| mixed.model == model)?;
+        let mixed = row(parts, dtype, model)?;
         Some((mixed.diff_ort.as_ref()?.abs, mixed.diff_torch.as_ref()?.abs))
     };
     let mut found = vec![
@@ -337,12 +437,12 @@ fn findings(parts: &[Part]) -> Vec<Finding> {
         ));
         found.push(Finding::new(
             format!("{dtype}: ONNX Runtime's MatMul in the place of libtorch's changes what comes out"),
-            (SEED, format!("{second} (there Add stays libtorch's)")),
+            (SEED, second),
             mixed(dtype, "TORCH-ORT").map(|(ort, torch)| (here((ort, torch)), torch > 0.)),
         ));
     }
     found.push(Finding::new(
-        "float32: with ONNX Runtime's MatMul alone it is a hundred times what the two whole models differ by",
+        "float32, on a CPU: with ONNX Runtime's MatMul alone it is a hundred times what the two whole models differ by",
         (SEED, "0.0188 against 1.526e-4"),
         mixed(DType::F32, "TORCH-ORT").zip(difference(DType::F32)).map(|((_, torch), whole)| {
             (format!("{} against {}", text(torch), text(whole.abs)), torch > 50. * whole.abs)
@@ -351,23 +451,123 @@ fn findings(parts: &[Part]) -> Vec<Finding> {
     found
 }
 
+fn row<'a>(parts: &'a [Part], dtype: DType, model: &str) -> Option<&'a Mixed> {
+    parts.iter().find(|part| part.dtype == dtype)?.mixed.iter().find(|mixed| mixed.model == model)
+}
+
+/// Where the example's 0.0188 comes from. `on_cuda`: ONNX Runtime itself computes with TF32.
+fn of_tf32(parts: &[Part], on_cuda: bool) -> Vec<Finding> {
+    let of = |model: &str| row(parts, DType::F32, model);
+    let abs = |diff: &Option<MaxDiff>| Some(diff.as_ref()?.abs);
+    // Two draws of the same numbers have not the same largest difference.
+    let near = |here: f64, seed: f64| (seed / 1.5..seed * 1.5).contains(&here);
+    let two = |row: Option<&Mixed>| Some((abs(&row?.diff_torch)?, abs(&row?.diff_ort)?));
+    let as_seed = |found: Option<(f64, f64)>| {
+        found.map(|(torch, ort)| {
+            let here = format!("{} from libtorch, {} from ONNX Runtime", text(torch), text(ort));
+            (here, near(torch, 0.0188) && near(ort, 0.0188))
+        })
+    };
+    let seed = (SEED_CUDA, "0.0188 from libtorch, 0.0188 from ONNX Runtime");
+    let shift = |model: &str| Some(of(model)?.mean.0 - of("TORCH")?.mean.0);
+    vec![
+        Finding::new(
+            "float32: MatMul alone by ONNX Runtime on CUDA, the rest on a CPU, is that far from both",
+            seed,
+            as_seed(two(of("TORCH-ORT").filter(|_| on_cuda))),
+        ),
+        Finding::new(
+            "float32: so it is with the product's operands rounded to TF32 (emulated on a CPU)",
+            seed,
+            as_seed(two(of(TORCH_TF32).filter(|_| !on_cuda))),
+        ),
+        Finding::new(
+            "float32: tensor cores cut off their sums, so that the mean is lower, which rounded operands do not explain",
+            (SEED_CUDA, "by 0.0026: 285.04934 against 285.04672"),
+            shift(TORCH_CUT).zip(shift(TORCH_TF32)).map(|(cut, rounded)| {
+                let here = format!("by {} cut off, by {} rounded (emulated)", text(-cut), text(-rounded));
+                (here, -cut > 0.001 && rounded.abs() < 0.0005)
+            }),
+        ),
+        Finding::new(
+            "float32, the whole model on CUDA: TF32 is what the runtimes differ by (ONNX Runtime uses it, libtorch does not)",
+            (SEED_CUDA, "0.0196"),
+            of(ORT_TF32)
+                .and_then(|row| abs(&row.diff_torch))
+                .map(|here| (format!("{} (emulated)", text(here)), near(here, 0.0196))),
+        ),
+        Finding::new(
+            "float32, on CUDA: libtorch's product in the place of ONNX Runtime's makes that difference, its \
+             LayerNormalization a small one",
+            (SEED_CUDA, "0.0196 and 0.0024 from ONNX Runtime on CUDA"),
+            of("ORT-TORCH")
+                .and_then(|row| abs(&row.diff_tf32))
+                .zip(of(TORCH_TF32).and_then(|row| abs(&row.diff_tf32)))
+                .map(|(product, norm)| {
+                    let here = format!("{} and {} (emulated)", text(product), text(norm));
+                    (here, near(product, 0.0196) && norm < product / 2.)
+                }),
+        ),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::number::values;
+    use super::super::finding::Holds;
     use super::*;
 
     #[test]
-    fn the_model_is_cut_between_its_first_two_nodes() {
-        let model = model(DType::F16);
-        let (head, tail) = (onnx::cut(&model, &HEAD, &["norm"]).unwrap(), onnx::cut(&model, &TAIL, &["Z"]).unwrap());
-        let ops = |model: &ModelProto| -> Vec<String> {
-            model.graph.iter().flat_map(|graph| &graph.node).map(|node| node.op_type().to_owned()).collect()
+    fn the_model_is_cut_into_its_nodes() {
+        let nodes = nodes(&model(DType::F16)).unwrap();
+        for (model, op) in nodes.into_iter().zip(["LayerNormalization", "MatMul", "Add"]) {
+            let graph = model.graph.unwrap();
+            assert!(graph.node.iter().map(|node| node.op_type()).eq([op]));
+            assert!(graph.input.iter().all(|input| input.r#type.is_some()), "{op}");
+        }
+    }
+
+    #[test]
+    fn tf32_rounds_what_goes_into_the_product() {
+        let step = 1. / 1024.;
+        let norm = TensorBuf::from_f32([1, 1, 2], &[1. + step / 4., 3.]).unwrap();
+        let weights = TensorBuf::from_f32([2, 2], &[1., 2., 0., 1.]).unwrap();
+        let rounded = rounded_to_tf32(&norm).unwrap();
+        assert_eq!(values(&rounded), [1., 3.]);
+        assert_eq!(by_tensor_cores(&rounded, &weights).unwrap(), TensorBuf::from_f32([1, 1, 2], &[1., 5.]).unwrap());
+    }
+
+    #[test]
+    fn tf32_is_judged_by_the_examples_numbers() {
+        let diff = |abs: f64| {
+            let [one, other] = [0., abs as f32].map(|value| TensorBuf::from_f32([1], &[value]).unwrap());
+            max_diff(&one, &other)
         };
-        assert_eq!(
-            (ops(&head), ops(&tail)),
-            (vec!["LayerNormalization".to_owned()], vec!["MatMul".to_owned(), "Add".to_owned()])
-        );
-        assert!(tail.graph.unwrap().input.iter().all(|input| input.r#type.is_some()));
+        let mixed = |model: &str, [ort, torch, tf32]: [f64; 3], mean: f64| Mixed {
+            model: model.to_owned(),
+            diff_ort: diff(ort),
+            diff_torch: diff(torch),
+            diff_tf32: diff(tf32),
+            mean: Number(mean),
+        };
+        let rows = |tf32: f64| {
+            vec![
+                mixed("TORCH", [1e-4, 0., 0.016], 285.),
+                mixed("ORT-TORCH", [1e-4, 1e-4, 0.016], 285.),
+                mixed("TORCH-ORT", [1e-4, 1e-4, 0.016], 285.),
+                mixed(TORCH_TF32, [tf32, tf32, 0.0024], 285.),
+                mixed(ORT_TF32, [0.016, 0.016, 0.], 285.),
+                mixed(TORCH_CUT, [0.018, 0.018, 0.003], 284.998),
+            ]
+        };
+        let holds = |tf32: f64, on_cuda: bool| -> Vec<Holds> {
+            let part =
+                Part { dtype: DType::F32, widened: false, difference: None, mixed: rows(tf32), blamed: Vec::new() };
+            of_tf32(&[part], on_cuda).iter().map(|finding| finding.holds).collect()
+        };
+        use Holds::{No, NotExamined, Yes};
+        assert_eq!(holds(0.0159, false), [NotExamined, Yes, Yes, Yes, Yes]);
+        assert_eq!(holds(0.0002, false)[..2], [NotExamined, No]);
+        assert_eq!(holds(0.0159, true)[..2], [No, NotExamined]);
     }
 
     #[test]

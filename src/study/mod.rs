@@ -4,6 +4,7 @@
 //! what computes ([`Runtimes`]) and sizes, and gives a result to be printed, written as JSON or drawn ([`plot`]); which of
 //! the examples' findings hold here is computed from the numbers ([`Finding`]). Nothing here prints.
 
+pub mod averages;
 mod error;
 mod finding;
 pub mod gemm;
@@ -18,8 +19,8 @@ mod run;
 mod sums;
 
 pub use error::StudyError;
-pub use finding::{Finding, Holds};
-pub use matrix::Matrix;
+pub use finding::{Finding, Holds, OWN};
+pub use matrix::{Errors, Matrix};
 pub use number::Number;
 pub use random::Random;
 pub use run::{Libtorch, Linear, Ran, Runtimes, Setup};

@@ -26,6 +26,11 @@ pub(super) fn round(value: f32, dtype: DType) -> f32 {
     }
 }
 
+/// The nearest value of TF32: float32 with 10 bits of mantissa, halves away from 0. Source: NVIDIA's `cvt.rna.tf32`.
+pub(super) fn tf32(value: f32) -> f32 {
+    if value.is_finite() { f32::from_bits((value.to_bits() + 0x1000) & !0x1fff) } else { value }
+}
+
 /// Values as a tensor of float32, float16 or bfloat16, each rounded once. Errors: [`BadTensor`] when they are not as many
 /// as the dimensions say.
 pub(super) fn tensor(dtype: DType, dims: &[usize], values: &[f32]) -> Result<TensorBuf, BadTensor> {
@@ -56,6 +61,19 @@ mod tests {
             assert_eq!((made.desc().dtype, values(&made)), (dtype, vec![f64::from(expected)]));
         }
         assert!(tensor(DType::F16, &[3], &[1.]).is_err());
+    }
+
+    #[test]
+    fn tf32_has_ten_bits_of_mantissa() {
+        let step = 1. / 1024.;
+        for (value, expected) in
+            [(1., 1.), (1. + step, 1. + step), (1. + step * 0.49, 1.), (-1. - step / 2., -1. - step)]
+        {
+            assert_eq!(tf32(value), expected, "{value}");
+        }
+        // Every float16 is one.
+        assert_eq!(tf32(half::f16::MAX.to_f32()), 65_504.);
+        assert_eq!((tf32(f32::INFINITY), tf32(f32::NAN).is_nan(), tf32(-0.).to_bits()), (f32::INFINITY, true, 1 << 31));
     }
 
     #[test]

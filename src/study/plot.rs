@@ -6,13 +6,15 @@ use std::fmt::Write as _;
 use crate::compare::significant;
 
 const WIDTH: f64 = 640.;
-const HEIGHT: f64 = 300.;
+const HEIGHT: f64 = 310.;
 const LEFT: f64 = 76.;
 const RIGHT: f64 = 16.;
-const TOP: f64 = 58.;
+const TOP: f64 = 68.;
 const BOTTOM: f64 = 62.;
 /// Height of the title of all.
 const HEAD: f64 = 34.;
+/// Of what is not finite.
+const BEYOND: &str = "\u{d7}";
 /// One a series, told apart by people who see colours otherwise (Okabe and Ito), again from the first where there are more.
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
@@ -23,6 +25,34 @@ pub struct Plot {
     pub title: String,
     /// From top to bottom.
     pub panels: Vec<Panel>,
+}
+
+/// What stands between the axes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// A dot a point.
+    #[default]
+    Dots,
+    /// A bar a point, from the bottom, with its value above it. Needs categories.
+    Bars,
+}
+
+/// A matrix drawn in colours, the darker the larger.
+#[derive(Clone, Debug, Default)]
+pub struct Heat {
+    /// Of rows and columns.
+    pub labels: Vec<String>,
+    /// Row by row; None: not run.
+    pub cells: Vec<Vec<Option<Cell>>>,
+}
+
+/// A cell of a matrix.
+#[derive(Clone, Debug, Default)]
+pub struct Cell {
+    /// Makes the colour.
+    pub value: f64,
+    /// What stands in it.
+    pub lines: Vec<String>,
 }
 
 /// Axes and what stands between them.
@@ -38,8 +68,12 @@ pub struct Panel {
     pub categories: Vec<String>,
     /// By powers of ten; what is not above 0 stands at the bottom.
     pub log_y: bool,
-    /// Its points.
+    /// How points are drawn.
+    pub form: Form,
+    /// Its points. Series stand beside each other, those of a numeric axis above each other, or one would hide the other.
     pub series: Vec<Series>,
+    /// In the place of all that: a matrix.
+    pub heat: Option<Heat>,
 }
 
 /// Points of one colour.
@@ -47,7 +81,7 @@ pub struct Panel {
 pub struct Series {
     /// In the legend.
     pub label: String,
-    /// x, y; those that are not finite are left out.
+    /// x, y; a y that is not finite is marked at the upper edge. x: the place of its category, where there are some.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -138,6 +172,10 @@ fn line(svg: &mut String, (x1, y1): (f64, f64), (x2, y2): (f64, f64), colour: &s
 
 impl Panel {
     fn draw(&self, svg: &mut String, top: f64) {
+        if let Some(heat) = &self.heat {
+            heat.draw(svg, [&self.title, &self.x_label], top);
+            return;
+        }
         let (left, right) = (LEFT, WIDTH - RIGHT);
         let (upper, lower) = (top + TOP, top + HEIGHT - BOTTOM);
         let points = || self.series.iter().flat_map(|series| series.points.iter().copied());
@@ -147,7 +185,9 @@ impl Panel {
         };
         let y = Scale::of(points().map(|(_, y)| y), self.log_y);
         let across = |value: f64| left + x.place(value) * (right - left);
-        let up = |value: f64| lower - y.place(value) * (lower - upper);
+        // Above bars stand their values.
+        let share = if self.form == Form::Bars { 0.82 } else { 1. };
+        let up = |value: f64| lower - y.place(value) * share * (lower - upper);
         label(svg, (left, top + 18.), "start", r#" font-size="12" font-weight="bold""#, &self.title);
         for (value, name) in y.ticks() {
             line(svg, (left, up(value)), (right, up(value)), "#dddddd");
@@ -166,24 +206,129 @@ impl Panel {
         label(svg, ((left + right) / 2., lower + 36.), "middle", "", &self.x_label);
         let turned = format!(r#" transform="rotate(-90 14 {:.1})""#, (upper + lower) / 2.);
         label(svg, (14., (upper + lower) / 2.), "middle", &turned, &self.y_label);
-        let mut at = left;
+        self.legend(svg, top);
+        let n = self.series.len().max(1) as f64;
+        // Series of a category share eight tenths of its place; of numbers each is a little above the one before.
+        let (width, step) = match self.categories.is_empty() {
+            true => (0., 4.4),
+            false => ((right - left) / self.categories.len() as f64 * 0.8 / n, 0.),
+        };
+        for (place, (series, colour)) in self.series.iter().zip(COLOURS.iter().cycle()).enumerate() {
+            let beside = (place as f64 - (n - 1.) / 2.) * width;
+            let above = place as f64 * step;
+            let known = || series.points.iter().filter(|(x, _)| x.is_finite());
+            let drawn = || known().filter(|(_, y)| y.is_finite());
+            match self.form {
+                Form::Dots => dots(svg, drawn().map(|(x, y)| (across(*x) + beside, up(*y) - above)), colour),
+                Form::Bars => {
+                    for &(x, y) in drawn() {
+                        let (from, height) = (across(x) + beside - width * 0.45, (lower - up(y)).max(1.));
+                        let (width, at) = (width * 0.9, lower - height);
+                        let _ = writeln!(
+                            svg,
+                            r#"<rect x="{from:.1}" y="{at:.1}" width="{width:.1}" height="{height:.1}" fill="{colour}"/>"#
+                        );
+                        beside_bar(svg, (from, at - 3.), width, &significant(y, 3));
+                    }
+                }
+            }
+            for (x, _) in known().filter(|(_, y)| !y.is_finite()) {
+                let more = format!(r#" fill="{colour}" font-size="12""#);
+                label(svg, (across(*x) + beside, upper - 2. - above), "middle", &more, BEYOND);
+            }
+        }
+    }
+
+    fn legend(&self, svg: &mut String, top: f64) {
+        let beyond = || self.series.iter().flat_map(|series| &series.points).any(|(_, y)| !y.is_finite());
+        let (mut x, mut y) = (LEFT, top + 36.);
         for (series, colour) in self.series.iter().zip(COLOURS.iter().cycle()) {
-            let _ = writeln!(svg, r#"<circle cx="{at:.1}" cy="{:.1}" r="3.5" fill="{colour}"/>"#, top + 34.);
-            label(svg, (at + 7., top + 38.), "start", "", &series.label);
-            at += 18. + 5.4 * series.label.chars().count() as f64;
-            // Of points that fall on the same tenth of a pixel, one.
-            let drawn = series.points.iter().filter(|(x, y)| x.is_finite() && y.is_finite());
-            let drawn: BTreeSet<String> = drawn.map(|&(x, y)| format!("M{:.1} {:.1}h0", across(x), up(y))).collect();
-            let path: String = drawn.into_iter().collect();
-            let _ = writeln!(
-                svg,
-                r#"<path d="{path}" stroke="{colour}" stroke-width="4.4" stroke-linecap="round" stroke-opacity="0.75"/>"#
-            );
+            let width = 18. + 5.6 * series.label.chars().count() as f64;
+            if x > LEFT && x + width > WIDTH {
+                (x, y) = (LEFT, y + 14.);
+            }
+            let _ = writeln!(svg, r#"<circle cx="{x:.1}" cy="{:.1}" r="3.5" fill="{colour}"/>"#, y - 4.);
+            label(svg, (x + 7., y), "start", "", &series.label);
+            x += width;
+        }
+        if beyond() {
+            label(svg, (WIDTH - RIGHT, top + 18.), "end", "", &format!("{BEYOND} not finite"));
+        }
+    }
+
+    fn has_points(&self) -> bool {
+        let cells = self.heat.iter().flat_map(|heat| heat.cells.iter().flatten());
+        cells.flatten().next().is_some() || self.series.iter().any(|series| !series.points.is_empty())
+    }
+}
+
+/// The value of a bar above it; turned where the bar is narrower than the number.
+fn beside_bar(svg: &mut String, (from, at): (f64, f64), width: f64, number: &str) {
+    const SIZE: &str = r#" font-size="8""#;
+    if width >= 4.8 * number.chars().count() as f64 {
+        label(svg, (from + width / 2., at), "middle", SIZE, number);
+        return;
+    }
+    let x = from + width / 2. + 3.;
+    label(svg, (x, at), "start", &format!(r#"{SIZE} transform="rotate(-90 {x:.1} {at:.1})""#), number);
+}
+
+/// Points that fall on the same tenth of a pixel are one.
+fn dots(svg: &mut String, places: impl Iterator<Item = (f64, f64)>, colour: &str) {
+    let each: BTreeSet<String> = places.map(|(x, y)| format!("M{x:.1} {y:.1}h0")).collect();
+    if each.is_empty() {
+        return;
+    }
+    let path: String = each.into_iter().collect();
+    let _ = writeln!(
+        svg,
+        r#"<path d="{path}" stroke="{colour}" stroke-width="4.4" stroke-linecap="round" stroke-opacity="0.75"/>"#
+    );
+}
+
+impl Heat {
+    /// From the least above 0 to the largest by powers of ten; 0 is white, what is not finite is marked.
+    fn draw(&self, svg: &mut String, [title, legend]: [&str; 2], top: f64) {
+        label(svg, (LEFT, top + 18.), "start", r#" font-size="12" font-weight="bold""#, title);
+        label(svg, (WIDTH - RIGHT, top + HEIGHT - 2.), "end", r#" font-size="9""#, legend);
+        let n = self.labels.len().max(1) as f64;
+        let (left, upper) = (LEFT + 60., top + 40.);
+        let (width, height) = ((WIDTH - RIGHT - left) / n, (HEIGHT - 52.) / n);
+        let known = || self.cells.iter().flatten().flatten().map(|cell| cell.value);
+        let scale = Scale::of(known(), true);
+        for (row, name) in self.labels.iter().enumerate() {
+            let middle = upper + (row as f64 + 0.5) * height + 3.5;
+            label(svg, (left - 6., middle), "end", r#" font-size="9""#, &format!("{} {name}", row + 1));
+            label(svg, (left + (row as f64 + 0.5) * width, upper - 4.), "middle", "", &(row + 1).to_string());
+            for (column, cell) in self.cells.get(row).into_iter().flatten().enumerate() {
+                let x = left + column as f64 * width;
+                let (shade, lines) = match cell {
+                    None => (0., vec!["not run".to_owned()]),
+                    Some(cell) if !cell.value.is_finite() => (0., vec![BEYOND.to_owned()]),
+                    Some(cell) => (if cell.value > 0. { scale.place(cell.value) } else { 0. }, cell.lines.clone()),
+                };
+                let dark = shade > 0.6;
+                let _ = writeln!(
+                    svg,
+                    r##"<rect x="{x:.1}" y="{:.1}" width="{width:.1}" height="{height:.1}" fill="#0072b2" fill-opacity="{shade:.2}" stroke="#dddddd"/>"##,
+                    upper + row as f64 * height
+                );
+                let more = format!(r#" font-size="8" fill="{}""#, if dark { "white" } else { "black" });
+                let first = middle - 4.5 * (lines.len() as f64 - 1.);
+                for (at, content) in lines.iter().enumerate() {
+                    label(svg, (x + width / 2., first + 9. * at as f64), "middle", &more, content);
+                }
+            }
         }
     }
 }
 
 impl Plot {
+    /// Whether nothing that it is of was run.
+    pub fn is_empty(&self) -> bool {
+        !self.panels.iter().any(Panel::has_points)
+    }
+
     /// As an SVG document.
     pub fn svg(&self) -> String {
         let height = HEAD + HEIGHT * self.panels.len() as f64;
@@ -209,11 +354,56 @@ mod tests {
         let panel = Panel { title: "x & \"y\"".to_owned(), log_y: true, series: vec![series], ..Panel::default() };
         let svg = Plot { title: "t".to_owned(), panels: vec![panel.clone(), Panel::default()] }.svg();
         assert!(svg.contains("a&lt;b") && svg.contains("x &amp; &quot;y&quot;") && !svg.contains("NaN"));
+        assert_eq!(svg.matches(BEYOND).count(), 2); // the point, and what the mark means
         assert_eq!(svg.matches("h0").count(), 2);
         for tag in ["text", "svg"] {
             assert_eq!(svg.matches(&format!("<{tag}")).count(), svg.matches(&format!("</{tag}>")).count(), "{tag}");
         }
         assert!(svg.lines().all(|line| line.ends_with('>')), "{svg}");
+    }
+
+    fn picture(panel: Panel) -> String {
+        Plot { title: String::new(), panels: vec![panel] }.svg()
+    }
+
+    #[test]
+    fn series_with_the_same_points_do_not_cover_each_other() {
+        let series = |label: &str| Series { label: label.to_owned(), points: vec![(1., 1.), (2., 2.)] };
+        let both = vec![series("a"), series("b")];
+        for categories in [vec![], vec!["x".to_owned(), "y".to_owned(), "z".to_owned()]] {
+            let svg = picture(Panel { series: both.clone(), categories, ..Panel::default() });
+            let paths: Vec<&str> =
+                svg.lines().filter_map(|line| line.split('"').nth(1).filter(|d| d.ends_with("h0"))).collect();
+            assert_eq!(paths.len(), 2);
+            assert_ne!(paths[0], paths[1]);
+        }
+    }
+
+    #[test]
+    fn bars_and_cells_say_their_values() {
+        let series = Series { label: "a".to_owned(), points: vec![(0., 0.25), (1., f64::INFINITY)] };
+        let categories = vec!["x".to_owned(), "y".to_owned()];
+        let bars = Panel { form: Form::Bars, log_y: true, categories, series: vec![series], ..Panel::default() };
+        let svg = picture(bars);
+        assert_eq!((svg.matches("<rect").count(), svg.matches(">0.25<").count()), (2, 1), "{svg}");
+        let cell = |value: f64, line: &str| Some(Cell { value, lines: vec![line.to_owned()] });
+        let cells = vec![vec![cell(0., "none"), cell(0.125, "some")], vec![None, cell(f64::NAN, "more")]];
+        let heat = Heat { labels: vec!["p".to_owned(), "q".to_owned()], cells };
+        let svg = picture(Panel { heat: Some(heat), ..Panel::default() });
+        for content in [">none<", ">some<", ">not run<", ">\u{d7}<", ">1 p<"] {
+            assert!(svg.contains(content), "{content} {svg}");
+        }
+    }
+
+    #[test]
+    fn a_plot_of_nothing_is_empty() {
+        let none = Panel { series: vec![Series::default()], ..Panel::default() };
+        let not_run =
+            Panel { heat: Some(Heat { labels: vec!["a".to_owned()], cells: vec![vec![None]] }), ..Panel::default() };
+        let plot = |panels| Plot { title: String::new(), panels };
+        assert!(plot(vec![none, not_run]).is_empty());
+        let series = Series { label: String::new(), points: vec![(0., f64::NAN)] };
+        assert!(!plot(vec![Panel { series: vec![series], ..Panel::default() }]).is_empty());
     }
 
     #[test]

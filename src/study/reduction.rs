@@ -1,29 +1,29 @@
-//! Sums of the same numbers in other orders: how far they are apart, by way of adding, distribution and dtype.
+//! The same numbers in other orders: how far results are apart, by way of adding, distribution and dtype.
 //!
-//! Made again, of its sums: onnx-diagnostic's example plot_parallelized_reduction. Its source prints no numbers, so that
-//! its claims are what is looked at.
+//! Made again: onnx-diagnostic's example plot_parallelized_reduction, whose means and normalized vectors are in
+//! [`averages`](super::averages). Its source prints no numbers, so that its claims are what is looked at. The sums are this
+//! study's own: more numbers, so that runtimes use several threads, more distributions and ways to add.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::averages::{self, Averages, Function};
 use super::error::StudyError;
 use super::finding::Finding;
-use super::graph::{model as model_of, node, value, with_int};
+use super::graph::{last_axis, model as model_of, node, value, with_int};
 use super::number::{Number, round, tensor, values};
-use super::plot::{Panel, Plot, Series};
+use super::plot::{Form, Panel, Plot, Series};
 use super::random::Random;
 use super::run::{Runtimes, Setup, only};
 use super::sums;
 use crate::compare::significant;
 use crate::onnx::proto::{GraphProto, ModelProto};
-use crate::protocol::message::{Optimization, SessionSpec};
+use crate::protocol::message::{CPU_PROVIDER, Optimization, SessionSpec};
 use crate::runtime::{Model, Session, leased};
 use crate::tensor::{DType, TensorBuf};
 
-/// Whose claims they are.
-const SEED: &str = "onnx-diagnostic's plot_parallelized_reduction";
 /// ONNX Runtime's ReduceSum of one order a call.
 pub const ORT: &str = "onnxruntime";
 /// ONNX Runtime's ReduceSum of all orders in one call, a row each.
@@ -50,7 +50,7 @@ impl Settings {
     /// Beyond the 32768 from which on libtorch adds up on several threads.
     pub const SIZE: usize = 65_536;
     /// The example's.
-    pub const ORDERS: usize = 128;
+    pub const ORDERS: usize = averages::ORDERS;
     /// Times that the first order is added up.
     const REPEATS: usize = 5;
 }
@@ -64,6 +64,8 @@ pub struct Study {
     pub size: usize,
     /// Orders: as drawn, sorted upwards, downwards, and shuffled ones.
     pub orders: usize,
+    /// The example's means and normalized vectors.
+    pub averages: Averages,
     /// By dtype, distribution and way.
     pub sums: Vec<Sums>,
     /// The example's, and whether they hold here.
@@ -132,17 +134,10 @@ pub fn distributions() -> impl Iterator<Item = &'static str> {
 fn model(dtype: DType, rank: usize) -> ModelProto {
     let dims = ["a", "b"];
     let (input, output) = if rank == 1 { (&dims[1..], &dims[..0]) } else { (&dims[..], &dims[..1]) };
-    let axes = crate::onnx::proto::TensorProto {
-        name: Some("axes".to_owned()),
-        data_type: Some(DType::I64.onnx_code()),
-        dims: vec![1],
-        int64_data: vec![-1],
-        ..Default::default()
-    };
     let graph = GraphProto {
         name: Some("sum".to_owned()),
         node: vec![with_int(node("ReduceSum", &["X", "axes"], "sum"), "keepdims", 0)],
-        initializer: vec![axes],
+        initializer: vec![last_axis()],
         input: vec![value("X", dtype, input)],
         output: vec![value("sum", dtype, output)],
         ..GraphProto::default()
@@ -219,8 +214,8 @@ impl Orders {
         };
         let lowest = fold(f64::min, f64::INFINITY, &mut found.iter().copied());
         let highest = fold(f64::max, f64::NEG_INFINITY, &mut found.iter().copied());
-        // Of two infinities there is no difference.
-        let spread = if lowest == highest { 0. } else { highest - lowest };
+        // Of two infinities there is no difference: what overflowed in every order has no spread of 0.
+        let spread = highest - lowest;
         let error = fold(f64::max, 0., &mut found.iter().map(|sum| (sum - self.exact).abs()));
         let bits: Vec<u8> = found.iter().flat_map(|sum| sum.to_bits().to_le_bytes()).collect();
         let relative = |value: f64| Number(if value == 0. { 0. } else { value / self.exact.abs() });
@@ -275,13 +270,21 @@ impl Orders {
     }
 }
 
-/// Makes the study. `by_hand`: this program's own ways, too. `done`: told of each set of numbers. Errors: [`StudyError`].
+/// Makes the study. `whole`: means, normalized vectors and this program's own sums, too, and not the runtimes' sums alone.
+/// `done`: told of each set of numbers. Errors: [`StudyError`].
 pub fn study(
     runtimes: &Runtimes<'_>,
     settings: &Settings,
-    by_hand: bool,
+    whole: bool,
     done: &mut dyn FnMut(),
 ) -> Result<Study, StudyError> {
+    let averages = match whole {
+        true => {
+            let Settings { size: largest, orders, ref dtypes, seed } = *settings;
+            averages::averages(runtimes, &averages::Settings { largest, orders, dtypes: dtypes.clone(), seed })?
+        }
+        false => Averages::default(),
+    };
     let mut sums = Vec::new();
     for &dtype in &settings.dtypes {
         let adders = Adder::of(runtimes, dtype)?;
@@ -290,15 +293,17 @@ pub fn study(
             for adder in &adders {
                 sums.extend(orders.by_runtime(adder, runtimes.threads)?);
             }
-            if by_hand {
+            if whole {
                 sums.extend(orders.by_hand());
             }
             done();
         }
     }
-    let findings = findings(&sums);
     let (size, orders) = (settings.size, settings.orders.max(1));
-    Ok(Study { setup: runtimes.setup(settings.seed), size, orders, sums, findings })
+    let setup = runtimes.setup(settings.seed);
+    let mut study = Study { setup, size, orders, averages, sums, findings: Vec::new() };
+    study.judge();
+    Ok(study)
 }
 
 impl Study {
@@ -312,7 +317,16 @@ impl Study {
         let dtypes: Vec<DType> = self.sums.iter().map(|sums| sums.dtype).collect();
         let first = |dtype: DType| dtypes.iter().position(|known| *known == dtype);
         self.sums.sort_by_key(|sums| (first(sums.dtype), place(sums), sums.threads.is_none(), sums.way.clone()));
-        self.findings = findings(&self.sums);
+        self.judge();
+    }
+
+    fn judge(&mut self) {
+        let on_cpu = self.setup.provider == CPU_PROVIDER;
+        let averages = &self.averages;
+        self.findings = Finding::judged(averages.findings(), on_cpu && averages.are_as_claimed());
+        self.findings.extend(Finding::judged(averages.own_findings(), on_cpu && averages.are_as_claimed()));
+        let of_sums = on_cpu && (self.size, self.orders) == (Settings::SIZE, Settings::ORDERS);
+        self.findings.extend(Finding::judged(findings(&self.sums), of_sums));
     }
 }
 
@@ -325,8 +339,32 @@ impl Study {
                 dtypes.push(sums.dtype);
             }
         }
-        let title = format!("Spread of the sum of {} numbers over {} orders", self.size, self.orders);
-        Plot { title, panels: dtypes.into_iter().map(|dtype| self.panel(dtype)).collect() }
+        let title = format!("Spread over {} orders: means, normalized vectors, sums of {}", self.orders, self.size);
+        let averages = Function::ALL.map(|function| self.panel_of_averages(function));
+        Plot { title, panels: averages.into_iter().chain(dtypes.into_iter().map(|dtype| self.panel(dtype))).collect() }
+    }
+
+    /// As the example draws it: the largest spread over all sizes, by type and law.
+    fn panel_of_averages(&self, function: Function) -> Panel {
+        let averages = &self.averages;
+        let dtypes = [(DType::F64, "f64"), (DType::F32, "f32"), (DType::F16, "f16")];
+        let places: Vec<(&str, DType, &str)> =
+            dtypes.iter().flat_map(|&(dtype, short)| Averages::laws().map(move |law| (law, dtype, short))).collect();
+        let of_way = |way: &str| {
+            let largest = |&(law, dtype, _): &(&str, DType, &str)| averages.largest(function, law, dtype, way);
+            let known = places.iter().enumerate().filter_map(|(at, place)| Some((at as f64, largest(place)?)));
+            Series { label: way.to_owned(), points: known.collect() }
+        };
+        let series = [averages::NUMPY, averages::ORT, averages::TORCH].map(of_way);
+        Panel {
+            title: format!("{}, up to {} numbers", function.name(), averages.sizes.last().unwrap_or(&0)),
+            y_label: "largest spread of any size".to_owned(),
+            categories: places.iter().map(|(law, _, short)| format!("{law} {short}")).collect(),
+            log_y: true,
+            form: Form::Bars,
+            series: series.into_iter().filter(|series| !series.points.is_empty()).collect(),
+            ..Panel::default()
+        }
     }
 
     fn panel(&self, dtype: DType) -> Panel {
@@ -337,12 +375,7 @@ impl Study {
             let place = |sums: &Sums| distributions().position(|name| name == sums.distribution);
             found.filter_map(|sums| Some((place(sums)? as f64, sums.relative_spread.0))).collect::<Vec<_>>()
         };
-        // Apart from each other, or one would hide the other.
-        let shift = |at: usize| (at as f64 - 3.) * 0.09;
-        let series = ways.iter().enumerate().map(|(at, way)| Series {
-            label: (*way).to_owned(),
-            points: of_way(way).into_iter().map(|(x, y)| (x + shift(at), y)).collect(),
-        });
+        let series = ways.iter().map(|way| Series { label: (*way).to_owned(), points: of_way(way) });
         Panel {
             title: format!("{dtype}, {} threads", self.setup.threads),
             y_label: "(highest - lowest) / |sum|".to_owned(),
@@ -367,41 +400,28 @@ fn findings(sums: &[Sums]) -> Vec<Finding> {
     for way in [ORT, TORCH] {
         let spreads: Vec<(&str, f64)> =
             distributions().filter_map(|name| Some((name, spread(DType::F32, name, way)?))).collect();
-        found.push(Finding::new(
+        found.push(Finding::own(
             format!("float32, {way}: the order of the numbers changes their sum"),
-            (SEED, "a difference for normal, fixed and pareto"),
             (!spreads.is_empty()).then(|| {
                 let list: Vec<String> =
                     spreads.iter().map(|(name, spread)| format!("{name} {}", text(*spread))).collect();
-                let examples = ["normal", "fixed", "pareto"];
-                let all =
-                    examples.iter().all(|name| spreads.iter().any(|(known, spread)| known == name && *spread > 0.));
-                (list.join(", "), all)
+                (list.join(", "), spreads.iter().all(|(_, spread)| *spread > 0.))
             }),
         ));
         let relative = |dtype| of(dtype, "normal", way).map(|sums| sums.relative_error.0);
-        found.push(Finding::new(
+        found.push(Finding::own(
             format!("{way}: the narrower the type, the further a sum of normal numbers from float64, relatively"),
-            (SEED, "its three types, float64 to float16"),
             relative(DType::F32)
                 .zip(relative(DType::F16))
                 .map(|(f32, f16)| (format!("float32 {}, float16 {}", text(f32), text(f16)), f16 > f32)),
-        ));
-        found.push(Finding::new(
-            format!("float32, {way}: a long tail (pareto) makes the sums spread more than normal numbers do"),
-            (SEED, "a plot by distribution, of the normalized vectors"),
-            spread(DType::F32, "pareto", way)
-                .zip(spread(DType::F32, "normal", way))
-                .map(|(tail, normal)| (format!("{} against {}", text(tail), text(normal)), tail > normal)),
         ));
     }
     for ways in [[ORT, ORT_ROWS], [TORCH, TORCH_ROWS]] {
         found.push(threads(sums, ways));
     }
     let rounded: Vec<&Sums> = sums.iter().filter(|sums| sums.threads.is_some()).collect();
-    found.push(Finding::new(
+    found.push(Finding::own(
         "the same order added up again gives the same bits",
-        (SEED, "taken for granted: one value an order"),
         (!rounded.is_empty()).then(|| {
             let n = rounded.iter().filter(|sums| !sums.repeats).count();
             (format!("{n} of {} ways and numbers differ from time to time", rounded.len()), n == 0)
@@ -426,11 +446,7 @@ fn threads(sums: &[Sums], ways: [&str; 2]) -> Finding {
         let n = pairs.iter().filter(|(one, other)| one.bits != other.bits).count();
         (format!("{n} of {} ways and numbers differ between one thread and several", pairs.len()), n > 0)
     });
-    Finding::new(
-        format!("{}: another number of threads adds in another order, and the sums differ", ways[0]),
-        (SEED, "\"a different parallelization … some errors will appear\""),
-        here,
-    )
+    Finding::own(format!("{}: another number of threads adds in another order, and the sums differ", ways[0]), here)
 }
 
 #[cfg(test)]
@@ -463,7 +479,8 @@ mod tests {
         assert_eq!((sums.lowest.0, sums.highest.0, sums.spread.0, sums.error.0), (3.5, 5., 1.5, 1.));
         assert_eq!((sums.relative_spread.0, sums.relative_error.0, sums.n_distinct), (0.375, 0.25, 3));
         let overflown = orders.sums("way", None, &[f64::INFINITY; 2], true);
-        assert_eq!((overflown.spread.0, overflown.error.0), (0., f64::INFINITY));
+        assert!(overflown.spread.0.is_nan() && overflown.relative_spread.0.is_nan());
+        assert_eq!(overflown.error.0, f64::INFINITY);
         let lost = orders.sums("way", None, &[1., f64::NAN, 2.], true);
         assert!(lost.lowest.0.is_nan() && lost.spread.0.is_nan() && lost.error.0.is_nan());
     }

@@ -55,6 +55,8 @@ pub struct Setup {
     pub threads: u32,
     /// Of the numbers.
     pub seed: u64,
+    /// Draws of the numbers that its findings are of: of this seed and those that follow it.
+    pub draws: u32,
 }
 
 /// What a model gave.
@@ -77,6 +79,7 @@ impl Runtimes<'_> {
             provider: self.provider.clone(),
             threads: self.threads,
             seed,
+            draws: 1,
         }
     }
 

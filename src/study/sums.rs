@@ -45,6 +45,30 @@ pub(super) fn exact(values: &[f32]) -> f64 {
     sum + lost
 }
 
+/// A product as tensor cores compute it of TF32's operands: four products at a time are added to the sum, and what is
+/// beyond float32's places is cut off, not rounded. Shapes: [rows, inner], [inner, columns] → [rows, columns]. Source:
+/// Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores".
+pub(super) fn tensor_core_product(a: &[f32], x: &[f32], inner: usize, columns: usize) -> Vec<f32> {
+    const AT_ONCE: usize = 4;
+    /// Of float64's places those that float32 has not.
+    const BEYOND: u64 = (1 << 29) - 1;
+    let mut result = Vec::with_capacity(a.len() / inner.max(1) * columns);
+    for row in a.chunks(inner.max(1)) {
+        let mut sums = vec![0_f64; columns];
+        for (left, others) in row.chunks(AT_ONCE).zip(x.chunks(AT_ONCE * columns.max(1))) {
+            let mut added = vec![0_f64; columns];
+            for (&left, others) in left.iter().zip(others.chunks(columns.max(1))) {
+                added.iter_mut().zip(others).for_each(|(sum, &right)| *sum += f64::from(left) * f64::from(right));
+            }
+            sums.iter_mut()
+                .zip(added)
+                .for_each(|(sum, added)| *sum = f64::from_bits((*sum + added).to_bits() & !BEYOND));
+        }
+        result.extend(sums.into_iter().map(|sum| sum as f32));
+    }
+    result
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,6 +86,18 @@ mod tests {
             assert_eq!(sum(&[], DType::F32), 0.);
             assert_eq!(sum(&[3.], DType::BF16), 3.);
         }
+    }
+
+    #[test]
+    fn a_tensor_core_cuts_off_what_float32_has_no_place_for() {
+        // 2^24 + 3 is between two values of float32, and nearer to the upper one.
+        let wide = 16_777_216.;
+        assert_eq!(tensor_core_product(&[wide, 3.], &[1., 1.], 2, 1), [wide + 2.]);
+        assert_eq!(tensor_core_product(&[-wide, -3.], &[1., 1.], 2, 1), [-wide - 2.]);
+        // Four at a time are exact, one more is a sum of its own.
+        assert_eq!(tensor_core_product(&[wide, 1., 1., 1., 1.], &[1.; 5], 5, 1), [wide + 2.]);
+        let product = tensor_core_product(&[1., 2., 3., 4.], &[1., 0., 2., 1., 0., 1.], 2, 3);
+        assert_eq!(product, [3., 0., 4., 7., 0., 10.]);
     }
 
     #[test]

@@ -270,12 +270,100 @@ fn functions_bodies_and_external_data_are_taken() {
     let model = ModelProto { functions: vec![function], ..model(graph) };
     fs::write(folder.path().join("a.onnx"), model.encode_to_vec()).unwrap();
     let value = json(folder.path(), &["a.onnx", "a.onnx"]);
-    let ops: Vec<_> = value["rows"].as_array().unwrap().iter().map(|row| row["first"]["op_type"].clone()).collect();
-    assert_eq!(ops, ["", "", "", "Add", "Abs", "Add", "If", ""]);
-    assert_eq!((symbols(&value).as_str(), value["summary"]["matched"].as_u64()), ("========", Some(8)));
+    let rows = value["rows"].as_array().unwrap();
+    let ops: Vec<&str> = rows.iter().map(|row| row["first"]["op_type"].as_str().unwrap()).collect();
+    // Of the If the branch that its condition, which is made up, takes, and what it gives.
+    assert!(["Abs", "Neg"].contains(&ops[6]), "{ops:?}");
+    assert_eq!([&ops[..6], &ops[7..]].concat(), ["", "", "", "Add", "Abs", "Add", "If", ""]);
+    assert_eq!((symbols(&value).as_str(), value["summary"]["matched"].as_u64()), ("=========", Some(9)));
     fs::remove_file(folder.path().join("w.bin")).unwrap();
     let said = align(folder.path(), &["a.onnx", "a.onnx"]);
     assert!(said.code == 2 && said.err.contains("w.bin"), "{}", said.err);
+}
+
+/// A node with bodies.
+fn with_bodies(node: NodeProto, bodies: &[(&str, GraphProto)]) -> NodeProto {
+    let attribute = |(name, body): &(&str, GraphProto)| AttributeProto {
+        name: Some((*name).into()),
+        r#type: Some(AttributeType::Graph as i32),
+        g: Some(body.clone()),
+        ..Default::default()
+    };
+    NodeProto { attribute: bodies.iter().map(attribute).collect(), ..node }
+}
+
+fn body(name: &str, nodes: Vec<NodeProto>) -> GraphProto {
+    let output = vec![info("inner", DType::F32, &[2])];
+    GraphProto { name: Some(name.into()), node: nodes, output, ..Default::default() }
+}
+
+/// y = c ? (d ? -|x| : x) : |x|, where d is computed.
+fn nested(inside: &str) -> GraphProto {
+    let then = body("then", vec![node("Abs", &["x"], &["absolute"]), node(inside, &["absolute"], &["inner"])]);
+    let deeper = with_bodies(
+        node("If", &["d"], &["inner"]),
+        &[("then_branch", then), ("else_branch", body("else", vec![node("Identity", &["x"], &["inner"])]))],
+    );
+    let outer = with_bodies(
+        node("If", &["c"], &["y"]),
+        &[
+            ("then_branch", body("outer", vec![node("Not", &["e"], &["d"]), deeper])),
+            ("else_branch", body("other", vec![node("Abs", &["x"], &["inner"])])),
+        ],
+    );
+    GraphProto {
+        input: vec![info("x", DType::F32, &[2]), info("c", DType::Bool, &[]), info("e", DType::Bool, &[])],
+        output: vec![info("y", DType::F32, &[2])],
+        node: vec![outer],
+        ..Default::default()
+    }
+}
+
+#[test]
+fn the_branch_that_an_if_takes_is_looked_into() {
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "neg.onnx", nested("Neg"));
+    put(folder.path(), "exp.onnx", nested("Exp"));
+    let flag = |value: u8| TensorBuf::new(TensorDesc::new(DType::Bool, [0; 0]).unwrap(), vec![value]).unwrap();
+    let ops = |value: &Value| -> Vec<String> {
+        let rows = value["rows"].as_array().unwrap().iter();
+        rows.filter_map(|row| row["first"]["op_type"].as_str().filter(|op| !op.is_empty()).map(str::to_owned)).collect()
+    };
+    for (name, c, e, expected) in [
+        ("then", 1, 0, &["Not", "Abs", "Neg", "If", "If"][..]),
+        ("else", 1, 1, &["Not", "Identity", "If", "If"]),
+        ("other", 0, 0, &["Abs", "If"]),
+    ] {
+        data_set(&folder.path().join(name), &[("x", floats(&[1., -2.])), ("c", flag(c)), ("e", flag(e))]);
+        let value = json(folder.path(), &["neg.onnx", "neg.onnx", "--feeds", name]);
+        assert_eq!(ops(&value), expected, "{name}: {}", value["text"]);
+        assert_eq!(value["models"][0]["trace"]["bodies_not_compared"], json!([]), "{name}");
+    }
+    let value = json(folder.path(), &["neg.onnx", "exp.onnx", "--feeds", "then"]);
+    assert!(value["text"].as_str().unwrap().contains("Exp") && value["summary"]["same"].as_u64() < Some(9), "{value}");
+}
+
+#[test]
+fn a_loop_says_that_nobody_looks_into_its_body() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut again = body("again", vec![node("Identity", &["on"], &["on_again"]), node("Abs", &["state"], &["inner"])]);
+    again.input = vec![info("at", DType::I64, &[]), info("on", DType::Bool, &[]), info("state", DType::F32, &[2])];
+    again.output.insert(0, info("on_again", DType::Bool, &[]));
+    let count = TensorBuf::new(TensorDesc::new(DType::I64, [0; 0]).unwrap(), 3_i64.to_le_bytes().to_vec()).unwrap();
+    let graph = GraphProto {
+        input: vec![info("x", DType::F32, &[2])],
+        output: vec![info("y", DType::F32, &[2])],
+        initializer: vec![tensor_proto("n", &count.view())],
+        node: vec![with_bodies(node("Loop", &["n", "", "x"], &["y"]), &[("body", again)])],
+        ..Default::default()
+    };
+    put(folder.path(), "loop.onnx", graph);
+    let said = align(folder.path(), &["loop.onnx", "loop.onnx"]);
+    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    let line = "model 1: node \"y\" (Loop): what it gives is compared, the values inside its body are not";
+    assert!(said.out.contains(line), "{}", said.out);
+    let value = json(folder.path(), &["loop.onnx", "loop.onnx"]);
+    assert_eq!(value["models"][1]["trace"]["bodies_not_compared"], json!(["node \"y\" (Loop)"]));
 }
 
 #[test]

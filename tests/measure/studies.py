@@ -1,8 +1,8 @@
 """`make studies`: docs/studies.md, its numbers and verdicts, and the pictures beside it.
 
 Each section of the page is run by the program that it names, and what that prints takes the place of the section's
-text block; the rest of the page is prose and stays. The Rust studies run once more for each draw of their numbers
-(`--seed`): a finding reproduces where it does in every draw.
+text block; the rest of the page is prose and stays. The Rust studies draw their numbers several times (`--draws`): a
+finding reproduces where it does in every draw. Claims that no example makes have a row of their own.
 """
 
 from __future__ import annotations
@@ -28,18 +28,21 @@ NAMED = {
     "layernorm": "onnx-diagnostic's plot_layer_norm_discrepancies",
     "reduction": "onnx-diagnostic's plot_parallelized_reduction",
 }
+OWN = "this study's own"
 DRAWS = 5
 BEGIN, END = "<!-- made by make studies -->\n", "<!-- /made -->\n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """A finding over the draws: of `n` that examined it, `yes` reproduce it. first: what it says of the first draw."""
+    """A finding over the draws: of `n` that examined it, `yes` reproduce it. first: what it says of the first draw.
+    own: no example has it."""
 
     claim: str
     yes: int
     n: int
     first: str
+    own: bool = False
 
     @property
     def kind(self) -> str:
@@ -49,32 +52,36 @@ class Verdict:
 
 
 def verdicts(draws: Sequence[Sequence[Mapping[str, Any]]]) -> list[Verdict]:
-    """The findings of one study, in the order of the first draw. draws: findings of each, as `--json` gives them, whose
-    `holds` is "yes", "no", or another word where there is no verdict. Raises ValueError where draws have other ones."""
+    """The findings of one study, in the order of the first run. draws: findings of each run, as `--json` gives them:
+    each with draws in which it was examined and in which it holds, or, of one draw, with `holds` as "yes", "no", or
+    another word where there is no verdict. Raises ValueError where runs have other ones."""
     claims = [[finding["claim"] for finding in draw] for draw in draws]
     if any(other != claims[0] for other in claims):
         raise ValueError("draws have other findings; what a finding says must not depend on the numbers")
     found = []
     for of_claim in zip(*draws, strict=True):
-        holds = [finding["holds"] for finding in of_claim]
+        yes = [finding.get("n_holds", int(finding["holds"] == "yes")) for finding in of_claim]
+        n = [finding.get("n_draws", int(finding["holds"] in ("yes", "no"))) for finding in of_claim]
         first = of_claim[0]
+        own = first.get("source") == OWN
         found.append(
             Verdict(
                 claim=first["claim"],
-                yes=holds.count("yes"),
-                n=holds.count("yes") + holds.count("no"),
-                first=f"seed: {first['seed']}; here: {first['here']}",
+                yes=sum(yes),
+                n=sum(n),
+                first=f"here: {first['here']}" if own else f"seed: {first['seed']}; here: {first['here']}",
+                own=own,
             )
         )
     return found
 
 
-def summary(name: str, found: Sequence[Verdict], draws: int) -> str:
-    """A row of the table."""
+def summary(name: str, found: Sequence[Verdict], draws: int, source: str | None = None) -> str:
+    """A row of the table. source: whose findings they are; the example's where nothing is said."""
     of = {kind: [verdict for verdict in found if verdict.kind == kind] for kind in ("every", "some", "none", "not run")}
     cells = [
         f"[{name}](#{name})",
-        NAMED[name],
+        source or NAMED[name],
         f"{len(of['every'])} of {len(found)}",
         "; ".join(f"{verdict.claim}: {verdict.yes} of {draws}" for verdict in of["some"]) or "-",
         "; ".join(f"{verdict.claim} ({verdict.first})" for verdict in of["none"]) or "-",
@@ -92,10 +99,13 @@ def table(studies: Mapping[str, Sequence[Verdict]], setup: Mapping[str, Any], dr
         f"{setup['seed']}, the table of seeds 0 to {draws - 1}."
     )
     lines = [
-        f"| study | example | reproduce in each of {draws} draws | in some | in none | not run |",
+        f"| study | example | hold in each of {draws} draws | in some | in none | not run |",
         "|---|---|---|---|---|---|",
-        *(summary(name, found, draws) for name, found in studies.items()),
     ]
+    for name, found in studies.items():
+        lines.append(summary(name, [verdict for verdict in found if not verdict.own], draws))
+        if own := [verdict for verdict in found if verdict.own]:
+            lines.append(summary(name, own, draws, "claims of its own"))
     return "\n".join([head, "", *lines]) + "\n"
 
 
@@ -143,16 +153,12 @@ def printed_by(command: Sequence[str], *, accepted: Sequence[int] = (0,)) -> str
 
 def rust(program: Sequence[str], name: str, draws: int, svg: Path) -> tuple[str, list[Verdict], dict[str, Any]]:
     """(what the study prints, verdicts over the draws, what it ran on)."""
-    # 3: nothing to compare with, which the page says, too.
-    text = printed_by([*program, "study", name, "--svg", str(svg)], accepted=(0, 3))
-    found, setup = [], None
-    for seed in range(draws):
-        command = [*program, "study", name, "--json", "--seed", str(seed)]
-        result = json.loads(printed_by(command, accepted=(0, 3)))["result"]
-        found.append(result["findings"])
-        setup = setup or result["setup"]
-    assert setup is not None
-    return text, verdicts(found), setup
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder) / "result.json"
+        files = ["--svg", str(svg), "--result", str(written)]
+        text = printed_by([*program, "study", name, "--draws", str(draws), *files])
+        result = json.loads(written.read_text())["result"]
+    return text, verdicts([result["findings"]]), result["setup"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -185,6 +185,13 @@ def test_what_does_not_fit_is_an_error() -> None:
         rust_ort.align("nowhere.onnx", model)
 
 
+def test_an_execution_provider_is_asked_for_by_its_name() -> None:
+    model = identity("x", FLOAT, [2, 3])
+    assert not rust_ort.align(model, model, providers=["CPUExecutionProvider"]).differing
+    absent = rust_ort.align(model, model, providers=["NoExecutionProvider"])
+    assert len(absent.errors) == 2 and "is not in this onnxruntime library" in absent.errors[0]
+
+
 def test_the_module_is_the_function_and_is_pickled() -> None:
     assert pickle.loads(pickle.dumps(rust_ort.align)) is rust_ort.align
     assert {"align", "Alignment"} <= set(dir(rust_ort))

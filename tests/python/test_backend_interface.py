@@ -267,8 +267,25 @@ def test_options_come_from_torch_compile_an_object_or_the_environment(
     monkeypatch.setenv("RUST_ORT_COMPARE", "outputs")
     torch.compile(lambda x: x + 2, backend=rust_ort)(torch.ones(2))
     assert rust_ort.graphs()[-1].verdicts
-    with pytest.raises(OptionError, match="no modes"):
-        torch.compile(lambda x: x + 3, backend=rust_ort, mode="reduce-overhead")(torch.ones(2))
+
+
+def test_a_mode_of_inductors_changes_nothing_and_is_told_once(
+    client: FakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    rust_ort.backend._tell_mode.cache_clear()
+    with caplog.at_level("WARNING", logger="rust_ort"):
+        for n in range(2):  # of functions that are compiled apart
+            made = torch.compile(lambda x, n=n: x + n, backend=rust_ort, mode="reduce-overhead")
+            assert torch.equal(made(torch.ones(2)), torch.ones(2) + n)
+        torch.compile(lambda x: x + 2, backend=rust_ort, mode="default")(torch.ones(2))
+    assert caplog.text.count("mode=") == 2, caplog.text  # the mode, and what to give in its place
+    assert "mode='reduce-overhead' is inductor's and changes nothing here; use mode=None" in caplog.text
+
+
+def test_the_modes_are_torchs() -> None:
+    from torch._inductor import list_mode_options
+
+    assert set(rust_ort.backend.MODES) >= set(list_mode_options())
 
 
 def test_autocast_regions_run(client: FakeClient) -> None:

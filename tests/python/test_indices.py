@@ -120,3 +120,21 @@ def test_an_index_of_a_dtype_that_torch_refuses_is_refused(function: Callable[[T
         torch._dynamo.reset()
         with pytest.raises((IndexError, RuntimeError)):
             run(*given)
+
+
+@pytest.mark.parametrize("offset", [0, 2, -1])
+def test_a_diagonal_is_written_whatever_the_sizes(offset: int) -> None:
+    def written(x: Tensor, y: Tensor) -> Tensor:
+        return x.diagonal_scatter(y, offset, 0, 2) * 2
+
+    torch.compiler.reset()
+    function = torch.compile(written, backend=(backend := rust_ort.backend()), dynamic=True)
+    for rows, columns in ((5, 7), (8, 6), (4, 9)):
+        x = torch.randn(rows, 3, columns)
+        x[1, 1, 1], x[0, 0, 2] = torch.nan, torch.inf
+        y = torch.randn_like(x.diagonal(offset, 0, 2))
+        made, expected = function(x.requires_grad_(), y.requires_grad_()), written(x, y)
+        torch.testing.assert_close(made, expected, equal_nan=True)
+        ours, eagers = (torch.autograd.grad(result.nan_to_num().sum(), (x, y)) for result in (made, expected))
+        torch.testing.assert_close(ours, eagers)
+    assert [node.reason for graph in backend.graphs for node in graph.eager] == []

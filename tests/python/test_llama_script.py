@@ -19,6 +19,8 @@ from rust_ort.onnx_tools.match_inputs import build_matching_inputs
 from rust_ort.studies import llama, llama_models
 from rust_ort.studies.llama import Row
 
+DIRECTIONS = ("forward", "backward")
+
 # --- the script ------------------------------------------------------------------------------------------------------
 
 
@@ -38,10 +40,24 @@ def summary(text: str) -> dict[str, str]:
     return {row[0]: row[1] for row in rows}
 
 
-def expected_rows(backward: int, refused: str) -> dict[str, str]:
+def expected_rows(backward: int, refused: str = "") -> dict[str, str]:
+    """refused: the part whose models as exported ONNX Runtime refuses."""
     rows = ["compiled vs eager: output", "0_0-forward alone vs compiled", "export vs eager", "export vs rust_ort"]
     rows += ["compiled vs eager: gradients", "0_0-backward alone vs compiled"] * backward
-    return {**dict.fromkeys(rows, "Match"), **({refused: "NotCompared"} if refused else {})}
+    rows += [f"export vs rust_ort, 0_0-{direction}" for direction in DIRECTIONS[: 1 + backward]]
+    exported = [refused, *("0", "1")[: 1 + backward]] if refused else []
+    return {
+        **dict.fromkeys(rows, "Match"),
+        **{f"llama_export_{name}.onnx as exported": "NotCompared" for name in exported},
+    }
+
+
+def tables(text: str) -> dict[str, list[str]]:
+    """{graph: symbol of each row} of the side-by-side tables."""
+    return {
+        table.splitlines()[0]: re.findall(r"^\d{3,} ([=~+-]) \| ", table.split("\n\n")[0], re.MULTILINE)
+        for table in text.split("\nSide by side, ")[1:]
+    }
 
 
 @pytest.fixture
@@ -65,25 +81,29 @@ def test_every_part_matches_forward_and_backward_and_mixed(
 ) -> None:
     code, text = run(tmp_path, capsys, part=part, backward=backward, mixed=mixed)
     assert code == 0, text
-    refused = f"llama_export_{part}.onnx as exported" if mixed else ""
-    assert summary(text) == expected_rows(backward, refused)
+    assert summary(text) == expected_rows(backward, part if mixed else "")
     assert ("NOT_IMPLEMENTED" in text) is bool(mixed)
     module = llama_models.build(part, llama_models.SIZES["small"]).module
     judged = {name for name, _ in module.named_parameters() if f"  Match grad of {name}: max" in text}
     assert judged == ({name for name, _ in module.named_parameters()} if backward else set())
-    directions = ("forward", "backward")[: 1 + backward]
+    directions = DIRECTIONS[: 1 + backward]
     assert sorted(path.name for path in (tmp_path / "llama").glob("0_0-*")) == sorted(f"0_0-{d}" for d in directions)
     for name in [f"llama_rust_ort_{part}_{d}" for d in directions] + [f"llama_export_{part}{'.precision' * mixed}"]:
         before, after = (tmp_path / f"{name}{suffix}" for suffix in (".before.opt.onnx", ".opt.onnx"))
         for path in (before, after):
             assert f"{path}: {helpers.node_count(path)} nodes" in text
+    pairs = [f"llama_{who}_{number}" for number in range(1 + backward) for who in ("export", "rust_ort")]
+    assert all((tmp_path / f"{name}{suffix}").is_file() for name in pairs for suffix in (".onnx", ".txt"))
+    found = tables(text)
+    assert list(found) == [f"0_0-{d}" for d in directions]
+    assert all(symbols.count("=") > len(symbols) / 2 for symbols in found.values()), found
 
 
 @pytest.mark.usefixtures("daemon", "first_names")
 def test_float16_runs_as_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = run(tmp_path, capsys, backward=1, mixed=1, dtype="float16")
     assert code == 0, text
-    assert summary(text) == expected_rows(1, "")
+    assert summary(text) == expected_rows(1)
 
 
 @pytest.mark.usefixtures("daemon", "first_names")
@@ -100,7 +120,7 @@ def test_opset_is_of_both_exporters_and_ortopt_0_runs_models_as_they_are(
     assert not list(tmp_path.glob("*.opt.onnx"))
     again, text = run(tmp_path, capsys, ortopt=0)
     assert again == 0, text
-    compiled_again = {name.replace("0_0-", "0_0_1-"): verdict for name, verdict in expected_rows(0, "").items()}
+    compiled_again = {name.replace("0_0-", "0_0_1-"): verdict for name, verdict in expected_rows(0).items()}
     assert summary(text) == compiled_again
 
 
@@ -168,9 +188,9 @@ def test_refused_model_without_a_twin_is_left_out_with_the_runtimes_reason(
 
     monkeypatch.setattr(helpers, "run_model", refuse)
     job = llama.parse(["--mixed", "1", "--dtype", "float16", "--ortopt", "0", "--folder", str(tmp_path)])
-    outputs, rows = llama.run_exported(job, {})
-    assert (outputs, llama.exit_code(rows)) == ({}, 3)
-    assert rows[0].notes() == ["NotCompared llama_export_attention.onnx as exported: no kernel for MatMul"]
+    alone = llama.run_alone(job, job.exported, job.exported.stem, {})
+    assert (alone.outputs, alone.model, llama.exit_code(alone.rows)) == ({}, None, 3)
+    assert alone.rows[0].notes() == ["NotCompared llama_export_attention.onnx as exported: no kernel for MatMul"]
 
 
 def test_model_that_ran_is_preferred_to_the_exported_one(tmp_path: Path) -> None:

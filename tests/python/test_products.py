@@ -6,16 +6,18 @@ import functools
 import math
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from onnx import TensorProto, helper
 from onnxscript import opset18 as op
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 import rust_ort
+from rust_ort.observe.in_order import GRANTED, SUMMED, granted, lost, terms_of
 from rust_ort.observe.opinion import Opinions
 from rust_ort.observe.products import EXPLAINED, FEW, WORST, Product, to_look_at
 
@@ -204,7 +206,7 @@ def test_results_of_one_operator_are_computed_once(monkeypatch: pytest.MonkeyPat
 def test_twice_what_explains_a_distance_is_what_an_opinion_grants() -> None:
     source = (Path(__file__).resolve().parents[2] / "src/compare/noise/errors.rs").read_text()
     granted = re.search(r"ROUNDINGS: f64 = ([\d.]+);", source)
-    assert granted is not None and float(granted[1]) > 2 * EXPLAINED
+    assert granted is not None and float(granted[1]) > 2 * EXPLAINED and float(granted[1]) == GRANTED
 
 
 @pytest.mark.usefixtures("daemon")
@@ -220,3 +222,94 @@ def test_a_kernel_that_clips_infinity_is_named(dtype: torch.dtype) -> None:
     options = {"custom_translations": {"aten::mm": clipped}, "compare": "nodes"}
     report = rust_ort.compare(lambda a, b: torch.mm(a, b), a, b, options=options)
     assert report.first_wrong_node is not None and report.first_wrong_node[1].name == "mm"
+
+
+ALIKE: Mapping[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
+    "bmm": (lambda x, weights: torch.bmm(weights, x), ((3, 1000, 16), (3, 5, 1000))),
+    "mm": (lambda x, weights: torch.mm(weights, x), ((1000, 16), (5, 1000))),
+    "addmm": (lambda x, weights: torch.addmm(x[0] * 1e-3, weights, x), ((1000, 16), (5, 1000))),
+    "convolution": (lambda x, weights: nn.functional.conv1d(x, weights), ((2, 1000, 16), (4, 1000, 1))),
+    "sum": (lambda x: (x.mT * 1).sum(-1), ((5000, 16),)),
+}
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("case", ALIKE)
+@pytest.mark.parametrize("planted", [0.0, 1e-3])
+def test_a_sum_of_equal_terms_in_order_accuses_nobody(case: str, planted: float) -> None:
+    """As attention over equal scores gives them; ONNX Runtime adds in order, eager in blocks."""
+    torch.manual_seed(0)
+    function, shapes = ALIKE[case]
+    x = (0.73 + 0.1 * torch.randn(16)).expand(shapes[0]).contiguous()
+    given = [x, *(torch.full(shape, 1 / 1000) for shape in shapes[1:])]
+
+    def change(proto: Any) -> None:
+        output = proto.graph.output[0].name
+        node = next(node for node in proto.graph.node if output in node.output)
+        node.output[0] = "right"
+        factor = helper.make_tensor("factor", TensorProto.FLOAT, [], [1.0 + planted])
+        proto.graph.initializer.append(factor)
+        proto.graph.node.append(helper.make_node("Mul", ["right", "factor"], [output]))
+
+    options = {"compare": "nodes", "transforms": [change] if planted else ()}
+    torch.compiler.reset()
+    report = rust_ort.compare(function, *given, backward=False, options=options)
+    assert report.ok is not bool(planted), report
+    assert (report.first_wrong_node is not None) is bool(planted)
+
+
+def test_what_a_sum_in_order_loses_is_measured() -> None:
+    equal, different = torch.full((1000,), 0.1, dtype=torch.float64), torch.randn(1000, dtype=torch.float64)
+    assert lost(equal, float(equal.sum())) > 16 > 4 > lost(different, float(different.abs().sum()))
+    assert lost(equal[:0], 0.0) == 0.0
+    assert (granted(0.0), granted(8.0), granted(16.0)) == (1.0, 1.0, 2.0)
+
+
+LINEAR: Mapping[str, tuple[Any, tuple[Any, ...], int | None]] = {
+    "sum": (aten.sum.dim_IntList, (torch.randn(4, 9), [1]), None),
+    "mean": (aten.mean.dim, (torch.randn(4, 9), [0]), None),
+    "addmm": (aten.addmm.default, (torch.zeros(6), torch.randn(5, 7), torch.randn(7, 6)), None),
+    "dot": (aten.dot.default, (torch.randn(7), torch.randn(7)), None),
+    "convolution": (
+        aten.convolution.default,
+        (torch.randn(2, 3, 8), torch.randn(4, 3, 3), None, [1], [1], [1], False, [0], 1),
+        None,
+    ),
+    "its gradient": (
+        aten.convolution_backward.default,
+        (
+            torch.randn(2, 4, 8), torch.randn(2, 3, 8), torch.randn(4, 3, 3), [4], [1], [1], [1], False, [0], 1,
+            [True, True, True],
+        ),
+        1,
+    ),
+    "index_add": (aten.index_add.default, (torch.zeros(3), 0, torch.tensor([0, 2, 2, 0, 2]), torch.randn(5)), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LINEAR)
+def test_the_terms_of_an_element_add_up_to_it(case: str) -> None:
+    target, args, result = LINEAR[case]
+    wide = [value.double() if isinstance(value, Tensor) and value.is_floating_point() else value for value in args]
+    made = target(*wide) if result is None else target(*wide)[result]
+    for place in (0, made.numel() - 1):
+        with torch.no_grad():
+            terms = terms_of(target, wide, {}, result, place)
+        assert terms is not None and terms.sum().item() == pytest.approx(made.flatten()[place].item())
+
+
+def test_the_terms_of_a_products_element_are_those_it_adds_up() -> None:
+    for case in ("mm", "transposed", "bmm", "baddbmm", "addmm"):
+        target, args, kwargs = CASES[case]
+        found = product(target, *args, **kwargs)
+        place = torch.tensor([math.prod(found.shape) - 2])
+        terms = found.at(place)[1].item()
+        if found.bias is not None:
+            terms -= abs(float(found.bias.expand(found.shape).flatten()[place]) * found.beta)
+        assert found.terms_of(int(place)).abs().sum().item() == pytest.approx(terms)
+
+
+def test_operators_whose_terms_are_known_have_a_tensor_there() -> None:
+    for target, at in SUMMED.items():
+        assert isinstance(target._schema.arguments[at].type, torch.TensorType), target
+    assert terms_of(aten.exp.default, (torch.ones(3),), {}, None, 0) is None

@@ -8,6 +8,8 @@ import pytest
 import torch
 from structures import Compile, check
 
+import rust_ort
+
 transformers = pytest.importorskip("transformers")
 
 pytestmark = pytest.mark.usefixtures("served")
@@ -83,3 +85,24 @@ def test_a_cache_that_the_program_holds() -> None:
         return found, [(layer.keys, layer.values) for layer in cache.layers]
 
     check(program, tol=1e-4)
+
+
+def test_generate_compiles_by_its_own_configuration(caplog: pytest.LogCaptureFixture) -> None:
+    """transformers' CompileConfig has a mode of inductor's by default, which nobody chose."""
+    rust_ort.backend._tell_mode.cache_clear()
+
+    def tokens(**options: Any) -> Any:
+        torch.manual_seed(0)
+        return llama().generate(
+            **prompt(), do_sample=False, max_new_tokens=6, cache_implementation="static", **options
+        )  # fmt: skip
+
+    expected = tokens(disable_compile=True)
+    torch._dynamo.reset()
+    known = len(rust_ort.graphs())
+    config = transformers.CompileConfig(backend="rust_ort")
+    config._compile_all_devices = True  # on a CPU, too
+    with caplog.at_level("WARNING", logger="rust_ort"):
+        assert torch.equal(tokens(compile_config=config), expected)
+    assert [graph for graph in rust_ort.graphs()[known:] if graph.parts and graph.calls]
+    assert "mode='reduce-overhead' is inductor's" in caplog.text

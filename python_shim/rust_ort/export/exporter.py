@@ -181,12 +181,8 @@ def _fits(number: Any, dtype: torch.dtype) -> bool:
 def registry() -> Any:
     """torchlib's registry with the rules' ONNX forms, made once a process (0.3 to 0.7 s, most of it
     onnxscript's import)."""
-    return _registry(rules.masked())
-
-
-@functools.cache
-def _registry(_: frozenset[str]) -> Any:
-    return _with(*rules.active(How.TRANSLATED))
+    # A library that is imported later registers its operators then.
+    return _with(*(rule for rule in rules.active(How.TRANSLATED) if rule.overloads))
 
 
 @functools.cache

@@ -187,6 +187,15 @@ PURE_NAMESPACES = ("aten", "prims", "torchvision", "rust_ort")
 """Operators that do what their schemas say and no more: torch's own, those that torchvision's detectors call, ours."""
 
 
+PURE_OPERATORS = frozenset({"transformers::grouped_mm_fallback", "transformers::grouped_mm_fallback_backward"})
+"""Operators of other libraries of which we know the same."""
+
+
+def is_pure(operator: OpOverload) -> bool:
+    """Whether it does what its schema says and no more."""
+    return operator.namespace in PURE_NAMESPACES or operator._schema.name in PURE_OPERATORS
+
+
 class Support:
     """Decides for each node. `refused`: {node: reason} of what could not be translated when it was tried."""
 
@@ -471,7 +480,7 @@ def may_do_more(gm: fx.GraphModule, node: fx.Node) -> bool:
 
 def _is_strangers(operator: object) -> bool:
     """An operator that may do more than its schema says."""
-    return isinstance(operator, OpOverload) and operator.namespace not in PURE_NAMESPACES
+    return isinstance(operator, OpOverload) and not is_pure(operator)
 
 
 def has_effect(node: fx.Node) -> bool:

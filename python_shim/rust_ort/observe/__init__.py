@@ -7,9 +7,12 @@
 | reference.py | eager's values of a graph |
 | wide.py, spread.py | float64 beside eager: of a node alone, of a graph, of a model; how far rounding moves a value |
 | opinion.py, sums.py, terms.py | what settles a mismatch: float64, other choices, what was added up |
+| masked.py | scores that a huge mask swamps, in float64 as in float32 |
+| in_order.py | what a sum loses that is taken in order |
 | nodes.py | eager node by node beside the candidate, under compare="nodes" |
 | values.py, state.py | the named values in what a model takes and gives; what a comparison puts back and copies |
 | sides.py | the two runs of a comparison, and the pairs that they come to |
+| limits.py | functions that met Dynamo's recompile limit, and their calls in eager |
 | rules.py | what the rules of runtimes made of graphs; a warning of those that decide over nothing |
 | placement.py | which execution providers have the nodes of graphs |
 | reasons.py | nodes left to eager, as people read them |

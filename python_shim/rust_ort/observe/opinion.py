@@ -1,16 +1,18 @@
-"""What settles a local mismatch of floats: the node in float64."""
+"""What settles a local mismatch of floats: the node in float64, and what its sums may lose."""
 
 from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from rust_ort.observe.in_order import furthest, granted, lost, terms_of
+from rust_ort.observe.masked import attention
 from rust_ort.observe.products import Product, to_look_at
 from rust_ort.observe.sums import added_up, element_by_element, parts_added_up
 from rust_ort.torch_private import pytree
@@ -47,7 +49,16 @@ class Opinions:
         elements = None if product is None else to_look_at(product, reference, candidate, tolerance)
         if product is not None and elements is not None:
             values, terms = product.at(elements)
-            return Exact(values=values, terms=terms, elements=elements)
+            exact = Exact(values=values, terms=terms, elements=elements)
+        else:
+            found = self._whole(node)
+            if found is None:
+                return None
+            exact = found
+        return self._as_in_order(node, product, exact, (exact.of(reference), exact.of(candidate)))
+
+    def _whole(self, node: fx.Node) -> Exact | None:
+        """Of all elements."""
         source, index = node.args if node.target is operator.getitem else (node, None)
         assert isinstance(source, fx.Node)
         if self._last is None or self._last[0] is not source:
@@ -59,11 +70,44 @@ class Opinions:
         exact = _result(made, index)
         return None if exact is None else Exact(values=exact, terms=_result(added, index))
 
+    def _as_in_order(self, node: fx.Node, product: Product | None, exact: Exact, pair: tuple[Tensor, Tensor]) -> Exact:
+        """`exact` with terms that explain what a sum in order loses, where its own explain too little. pair: reference
+        and candidate at the elements that are looked at."""
+        dtype = pair[0].dtype
+        if exact.terms is None or not dtype.is_floating_point or dtype is torch.float64 or not exact.values.numel():
+            return exact
+        places = furthest(*pair, exact.values, exact.terms)
+        if places is None:
+            return exact
+        terms = self._terms_at(node, product)
+        most = 0.0
+        for place in places.tolist():
+            at = place if exact.elements is None else int(exact.elements[place])
+            added = terms(at)
+            if added is not None:
+                most = max(most, lost(added, float(exact.terms.flatten()[place])))
+        return replace(exact, terms=exact.terms * granted(most))
+
+    def _terms_at(self, node: fx.Node, product: Product | None) -> Callable[[int], Tensor | None]:
+        """What gives the terms of an element of a node, by its place in the flat result."""
+        if product is not None:
+            return product.terms_of
+        source, index = node.args if node.target is operator.getitem else (node, None)
+        assert isinstance(source, fx.Node) and not isinstance(index, fx.Node)
+        args, kwargs = self._widened(source)
+        result: Any = index
+        return lambda place: terms_of(source.target, args, kwargs, result, place)
+
+    def _widened(self, source: fx.Node) -> tuple[Any, Any]:
+        args, kwargs = pytree.tree_map(_wide, fx.map_arg((source.args, source.kwargs), lambda n: self._env[n]))
+        return args, kwargs
+
     def _in_float64(self, source: fx.Node) -> tuple[Any, Any]:
         target: Any = source.target
-        args, kwargs = pytree.tree_map(_wide, fx.map_arg((source.args, source.kwargs), lambda n: self._env[n]))
+        args, kwargs = self._widened(source)
         try:
-            made = target(*args, **kwargs)
+            masked = attention(target, args, kwargs)
+            made = target(*args, **kwargs) if masked is None else masked
             added = added_up(target, args, kwargs)
             if added is None:
                 added = parts_added_up(target, args, kwargs)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, fx
 
@@ -19,7 +20,7 @@ FEW = 32
 
 EXPLAINED = 7.0
 """Roundings of Σ|terms| that two results may be apart by: neither is then further from the exact value than rounding
-explains, or both are by about as much. Less than half of `Noise::ROUNDINGS` (src/compare/noise.rs)."""
+explains, or both are by about as much. Less than half of `Noise::ROUNDINGS` (src/compare/noise/errors.rs)."""
 
 SHARE = 8
 """One of so many terms is added up for a lower bound of Σ|terms|."""
@@ -79,6 +80,14 @@ class Product:
             added = self.bias.expand(self.shape)[(*batch, row, column)].double() * self.beta
             exact, terms = exact + added, terms + added.abs()
         return exact, terms
+
+    def terms_of(self, element: int) -> Tensor:
+        """What one element adds up but for the bias, float64. element: its place in the flat result."""
+        *batch, row, column = (int(index) for index in numpy.unravel_index(element, self.shape))
+        left, right = self.left, self.right
+        for matrix in batch:
+            left, right = left[matrix], right[matrix]
+        return left[row].double() * right[:, column].double() * self.alpha
 
     def least_terms(self) -> Tensor:
         """A lower bound of Σ|terms| of each element, but for its own rounding: float32, of the result's shape."""

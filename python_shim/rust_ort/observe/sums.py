@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from rust_ort.observe.masked import BACKWARD as ATTENTION_BACKWARD
+from rust_ort.observe.masked import swamped
 from rust_ort.torch_private import OpOverload, TorchDispatchMode, pytree, torchs_decompositions
 
 log = logging.getLogger("rust_ort")
@@ -78,8 +80,6 @@ LINEAR = frozenset(
     }
 )  # fmt: skip
 """Operators that scale each element of their first argument by what the others decide."""
-
-ATTENTION_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 LOST = 256
 """So many times its own size a factor adds up where its rounding is beyond any tolerance: nothing of it is known."""
@@ -161,7 +161,7 @@ def _of_a_head(
     grad, q, k, v, o = map(_absolute, (grad_out, query, key, value, out))
     scores = query.double() @ key.double().mT * scale
     if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else scores + mask
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else swamped(scores + mask)
     if is_causal:
         scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
     # Beside a huge score the kernel's logsumexp has lost the others, and would make probabilities beyond 1.

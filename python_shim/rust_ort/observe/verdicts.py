@@ -14,7 +14,7 @@ from torch import Tensor
 from rust_ort.link.specs import Policy, Verdict, not_compared
 from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.options import Options
-from rust_ort.torch_private import compile_counters
+from rust_ort.torch_private import compile_counters, suppresses_errors
 
 Pair = tuple[str, Tensor | None, Tensor | None, str]
 """(name, reference, candidate, why there is nothing to compare or "")."""
@@ -61,6 +61,10 @@ def _no_node(pattern: str, graphs: Sequence[GraphInfo]) -> str:
 
 REMEDIES = {"Attempted to wrap RNN, GRU, or LSTM": "torch._dynamo.config.allow_rnn = True has Dynamo trace them"}
 """{why Dynamo leaves code to eager: what to do}, where Dynamo names no setting itself."""
+SUPPRESSED = (
+    "torch._dynamo.config.suppress_errors is on, by which torch leaves to eager what fails to compile, and logs; or "
+    "there is nothing to compute on tensors"
+)
 _SETTING = re.compile(r"torch\._dynamo\.config\.\w+ = True")
 _BACKEND = "Backend compiler exception"
 _FAILED = re.compile(r"Explanation: (.+)")
@@ -126,4 +130,5 @@ def why_eager(graphs: Sequence[GraphInfo], breaks: Mapping[str, int]) -> tuple[s
 def why_nothing(breaks: Mapping[str, int]) -> str:
     """Why the backend was given no graph. breaks: as of `graph_breaks`."""
     reasons = "; ".join(dict.fromkeys(_told(reason) for reason in breaks if reason))
-    return f"no graph was compiled: {reasons or 'torch.compile found nothing to compute on tensors'}"
+    nothing = SUPPRESSED if suppresses_errors() else "torch.compile found nothing to compute on tensors"
+    return f"no graph was compiled: {reasons or nothing}"

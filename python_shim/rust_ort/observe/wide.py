@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, fx
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from rust_ort.export.partition import PURE_NAMESPACES
+from rust_ort.export.partition import is_pure
 from rust_ort.export.unwritten import UNWRITTEN, drops, is_unwritten, leaves_unwritten
 from rust_ort.memory.device import free_bytes_beside
+from rust_ort.observe.masked import attention, lost_beside
 from rust_ort.observe.values import same
 from rust_ort.torch_private import OpOverload, TorchDispatchMode, pytree
 
@@ -96,7 +97,7 @@ def in_float64(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made
         raise NoFloat64(f"{target} is no operator of ATen")
     args, kwargs = pytree.tree_map(widen, (tuple(args), dict(kwargs)))
     if isinstance(target, OpOverload):
-        if target.namespace not in PURE_NAMESPACES:
+        if not is_pure(target):
             raise NoFloat64(f"custom operators of {target.namespace!r} are not run twice")
         if target._schema.is_mutable:
             raise NoFloat64("it writes into what it is given")
@@ -104,7 +105,10 @@ def in_float64(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made
             return _drawn(target, args, made)
         kwargs = _made_wide(target, args, kwargs)
     try:
-        wide = target(*args, **kwargs)
+        masked = attention(target, args, kwargs)
+        wide = target(*args, **kwargs) if masked is None else masked
+        if target is aten.add.Tensor:
+            wide = lost_beside(wide, made, args)
     except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
         log.debug("%s: no float64: %s", target, error)
         raise NoFloat64(f"{target} cannot: {str(error).partition(chr(10))[0]}") from None
@@ -131,11 +135,14 @@ def _is_float(leaf: Any) -> bool:
 def written_in_float64(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
     """What an operator gives that writes into what it is given, of wide arguments but for their dtypes: it writes into
     these. made: what eager's gave. Errors: NoFloat64."""
-    if func.namespace not in PURE_NAMESPACES:
+    if not is_pure(func):
         raise NoFloat64("a custom operator writes")
     args, kwargs = pytree.tree_map(lambda v: _wide_dtype(v) if isinstance(v, torch.dtype) else v, (args, kwargs))
     try:
-        return like(made, func(*args, **kwargs))
+        wide = func(*args, **kwargs)
+        if func is aten.add_.Tensor:
+            wide.copy_(lost_beside(wide, made, args[1:2]))
+        return like(made, wide)
     except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
         raise NoFloat64(str(error)) from None
 
@@ -318,7 +325,7 @@ class Wide(TorchDispatchMode):
 
     def _written(self, func: Any, args: Any, wide: Any, made: Any) -> Any:
         """`func` writes into what it is given: so it does into the wide ones."""
-        if func.namespace in PURE_NAMESPACES and torch.Tag.nondeterministic_seeded in func.tags:
+        if is_pure(func) and torch.Tag.nondeterministic_seeded in func.tags:
             return self._drawn_into(func, args, wide[0], made)
         given, named = wide
         return written_in_float64(func, given, named, made)

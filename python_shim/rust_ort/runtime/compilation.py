@@ -31,7 +31,7 @@ from rust_ort.export.plan import Plan, make_plan
 from rust_ort.export.provenance import input_sources, source_line
 from rust_ort.export.text import one_line
 from rust_ort.link.specs import CustomOpLibrary, GraphSpec
-from rust_ort.observe import graph_info, session, work
+from rust_ort.observe import graph_info, limits, session, work
 from rust_ort.observe.graph_info import GraphInfo, GraphLog
 from rust_ort.observe.reasons import logged
 from rust_ort.options import Options
@@ -62,6 +62,7 @@ def compile_dynamo_graph(
     """The callable for a Dynamo graph; each of its AOT graphs is added to collected. Errors: RustOrtError."""
     from functorch.compile import min_cut_rematerialization_partition
 
+    limits.watch()
     compilation = Compilation(
         name=_compile_name(),
         options=options,

@@ -2,8 +2,9 @@
 
 Runs a part in eager and compiled by rust_ort inside a dump, exports the same module with torch.onnx.export, shows what
 was exported and what its inputs are, feeds both models the same tensors in plain ONNX Runtime, and compares everything
-with eager. Exit code: 0 all match, 1 a mismatch, 2 an error, 3 nothing was compared, or something was left out and
-nothing in its stead was compared.
+with eager. Then gives each of rust_ort's graphs, backward too, to torch.onnx.export, and lists both models' values side
+by side in the order of execution. Exit code: 0 all match, 1 a mismatch, 2 an error, 3 nothing was compared, or
+something was left out and nothing in its stead was compared.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from rust_ort.observe.verdicts import Pair
 from rust_ort.onnx_tools import helpers
 from rust_ort.onnx_tools.helpers import WORDS, Refused, judge, results_to_string, verdict_line
 from rust_ort.onnx_tools.match_inputs import build_matching_inputs
-from rust_ort.studies import llama_models, torch_export
+from rust_ort.studies import both_exporters, llama_models, torch_export
 from rust_ort.studies.llama_models import Study
 from rust_ort.studies.main_job import ERROR, MATCH, MISMATCH, NOTHING, PARTS, aligned, cotangent_of, gradients, worst_of
 
@@ -134,6 +135,15 @@ class Dumped:
         return {entry["name"]: entry["of"] for entry in entries if entry["role"] == role}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Alone:
+    """A model that ran alone. model: the file that ran, None where none did. rows: of what was refused."""
+
+    outputs: dict[str, Tensor]
+    model: Path | None
+    rows: list[Row]
+
+
 # --- eager and compiled ----------------------------------------------------------------------------------------------
 
 
@@ -232,7 +242,7 @@ def export(job: Job, study: Study) -> None:
     """Writes what torch.onnx.export makes of the module as the study calls it."""
     print("\nThe other exporter")
     if job.backward:
-        print("torch.onnx.export has no backward: it is compared with our forward; our backward is run alone")
+        print("torch.onnx.export has no backward: of the module, it is compared with our forward")
     module = torch_export.Autocast(study.module, job.device, job.half) if job.half else study.module
     names = argument_names(study)
     torch_export.export(module, study.inputs, job.exported, input_names=names, opset=job.opset)
@@ -261,19 +271,18 @@ def ready(job: Job, path: Path, name: str) -> Path:
     return after
 
 
-def run_dumped(job: Job, dumped: Dumped) -> tuple[dict[str, Tensor], list[Row]]:
+def run_dumped(job: Job, dumped: Dumped) -> tuple[Alone, list[Row]]:
     """One of our models on its first call's inputs, judged against what the compiled run gave.
 
     With a row for a model that was refused, as those of a GPU in bfloat16 are where models alone run on the CPU.
     """
-    name = f"llama_rust_ort_{job.part}_{dumped.direction}"
-    outputs, refused = run_alone(job, dumped.runs, name, dumped.tensors("input"))
-    if not outputs:
-        return outputs, refused
+    alone = run_alone(job, dumped.runs, f"llama_rust_ort_{job.part}_{dumped.direction}", dumped.tensors("input"))
+    if alone.model is None:
+        return alone, alone.rows
     actual = dumped.tensors("actual")
     labels = {name: f"{name} (grad of {of})" for name, of in dumped.outputs("GradAOTOutput").items()}
-    pairs = [(labels.get(name, name), actual.get(name), value, "") for name, value in outputs.items()]
-    return outputs, [*refused, judged(job, f"{dumped.graph} alone vs compiled", pairs)]
+    pairs = [(labels.get(name, name), actual.get(name), value, "") for name, value in alone.outputs.items()]
+    return alone, [*alone.rows, judged(job, f"{dumped.graph} alone vs compiled", pairs)]
 
 
 def matching_feeds(job: Job, forward: Dumped) -> dict[str, Tensor]:
@@ -283,32 +292,26 @@ def matching_feeds(job: Job, forward: Dumped) -> dict[str, Tensor]:
     return feeds
 
 
-def run_exported(job: Job, feeds: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Row]]:
-    """Outputs of the exporter's model, with a row where it was refused."""
-    return run_alone(job, job.exported, job.exported.stem, feeds)
-
-
-def run_alone(job: Job, path: Path, name: str, feeds: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Row]]:
-    """Outputs of a model, of its float32 twin where ONNX Runtime refuses bfloat16, or none.
-
-    name: of its optimized form. With a row for the model that was refused.
-    """
+def run_alone(job: Job, path: Path, name: str, feeds: dict[str, Tensor]) -> Alone:
+    """A model, or its float32 twin where ONNX Runtime refuses bfloat16. name: of its optimized form."""
     try:
-        return helpers.run_model(ready(job, path, name), feeds, cuda=job.alone_on_cuda), []
+        model = ready(job, path, name)
+        return Alone(outputs=helpers.run_model(model, feeds, cuda=job.alone_on_cuda), model=model, rows=[])
     except Refused as refused:
         reason = str(refused)
     print(f"ONNX Runtime refuses {path}: {reason}")
     what = f"{name}.onnx as exported"
     if job.half is not torch.bfloat16 or job.alone_on_cuda:
-        return {}, [Row(what=what, left_out=reason)]
+        return Alone(outputs={}, model=None, rows=[Row(what=what, left_out=reason)])
     twin = job.folder / f"{name}.precision.onnx"
     subprocess.run([find_binary(), "widen", str(path), str(twin)], check=True, stdout=subprocess.DEVNULL)
     print(f"in its stead: {twin}, the same model with bfloat16 computed in float32 and rounded (rust-ort widen)")
-    outputs = helpers.run_model(ready(job, twin, twin.stem), feeds, cuda=job.alone_on_cuda)
-    return outputs, [Row(what=what, left_out=reason, stand_in=twin.name)]
+    model = ready(job, twin, twin.stem)
+    rows = [Row(what=what, left_out=reason, stand_in=twin.name)]
+    return Alone(outputs=helpers.run_model(model, feeds, cuda=job.alone_on_cuda), model=model, rows=rows)
 
 
-def side_by_side(
+def output_of_both(
     job: Job, eager: Tensor, ours: tuple[str, dict[str, Tensor]], theirs: dict[str, Tensor]
 ) -> Iterator[Row]:
     """The output that both models have, with eager and with each other. ours: the output's name, all outputs."""
@@ -316,6 +319,67 @@ def side_by_side(
     print(f"outputs of both models: {name} = {other}")
     yield judged(job, "export vs eager", [(other, eager, value, "")])
     yield judged(job, "export vs rust_ort", [(f"{name} = {other}", outputs[name], value, "")])
+
+
+# --- both exporters on each graph -------------------------------------------------------------------------------------
+
+
+def traced(job: Job, study: Study) -> dict[str, both_exporters.Traced]:
+    """{direction: AOT graph} as rust_ort's backend is given them."""
+    torch.compiler.reset()
+    tracing = both_exporters.Tracing()
+    run_once(job, study, torch.compile(study.module, backend=tracing, fullgraph=True))
+    return tracing.found
+
+
+def file_pairs(job: Job, graphs: dict[str, both_exporters.Traced], models: Sequence[Dumped]) -> Iterator[str]:
+    """Writes each graph as both exporters' model and as text: 0 is the forward, 1 the backward. The reason why
+    torch.onnx.export gave none, or "", model by model."""
+    for number, dumped in enumerate(models):
+        ours, theirs = pair_of(job, number)
+        shutil.copyfile(dumped.model, ours)
+        shutil.copyfile(dumped.folder.parent / "fx.txt", ours.with_suffix(".txt"))
+        theirs.unlink(missing_ok=True)
+        outputs = [entry["name"] for entry in helpers.provenance(dumped.model)["outputs"]]
+        try:
+            missing = both_exporters.export(graphs[dumped.direction], theirs, outputs=outputs, opset=job.opset)
+        except Exception as error:  # the exporter's own classes, and whatever its translations raise
+            yield f"torch.onnx.export: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            continue
+        yield f"the graph given to torch.onnx.export has no {', '.join(missing)}" if missing else ""
+
+
+def pair_of(job: Job, number: int) -> tuple[Path, Path]:
+    """The files of a graph: rust_ort's model and the exporter's."""
+    return job.folder / f"llama_rust_ort_{number}.onnx", job.folder / f"llama_export_{number}.onnx"
+
+
+def each_graph(job: Job, study: Study, models: Sequence[Dumped], ours: dict[str, Alone]) -> Iterator[Row]:
+    """Both exporters' models of each graph: outputs judged, then all values beside each other."""
+    print("\nThe same graphs through both exporters")
+    reasons = list(file_pairs(job, traced(job, study), models))
+    written = [path for number in range(len(models)) for path in pair_of(job, number) if path.is_file()]
+    print(f"in {job.folder}: {', '.join(f'{path.stem}.{{onnx,txt}}' for path in written)}")
+    for number, (dumped, reason) in enumerate(zip(models, reasons, strict=True)):
+        what = f"export vs rust_ort, {dumped.graph}"
+        if reason:
+            yield Row(what=what, left_out=reason)
+            continue
+        path, feeds = pair_of(job, number)[1], dumped.tensors("input")
+        first, second = ours[dumped.graph], run_alone(job, path, path.stem, feeds)
+        yield from second.rows
+        if first.model is None or second.model is None:
+            continue
+        names = [f"{ours} = {theirs}" for ours, theirs in zip(first.outputs, second.outputs, strict=True)]
+        values = zip(first.outputs.values(), second.outputs.values(), strict=True)
+        pairs = [(name, *pair, "") for name, pair in zip(names, values, strict=True)]
+        yield judged(job, what, pairs)
+        print(f"\nSide by side, {dumped.graph}")
+        providers = ["CUDAExecutionProvider"] * job.alone_on_cuda + ["CPUExecutionProvider"]
+        found = rust_ort.align(first.model, second.model, feeds=feeds, providers=providers)
+        print(found)
+        if found.errors:
+            yield Row(what=f"side by side, {dumped.graph}", left_out="; ".join(found.errors))
 
 
 # --- all of it -------------------------------------------------------------------------------------------------------
@@ -347,18 +411,24 @@ def run(job: Job) -> Iterator[Row]:
     print(f"model_rust_ort={forward.model}\nmodel_export={job.exported}")
     show_inputs(forward.model, job.exported)
     print("\nOptimization and verification" if job.ortopt else "\nVerification")
-    ours = {}
+    ours: dict[str, Alone] = {}
     for dumped in models:
         ours[dumped.graph], rows = run_dumped(job, dumped)
         yield from rows
-    theirs, refused = run_exported(job, matching_feeds(job, forward))
-    yield from refused
+    yield from whole_module(job, eager["output"], forward, ours[forward.graph].outputs)
+    yield from each_graph(job, study, models, ours)
+
+
+def whole_module(job: Job, eager: Tensor, forward: Dumped, ours: dict[str, Tensor]) -> Iterator[Row]:
+    """The exporter's model of the module beside our forward. ours: its outputs, none where it was refused."""
+    theirs = run_alone(job, job.exported, job.exported.stem, matching_feeds(job, forward))
+    yield from theirs.rows
     names = list(forward.outputs("PlainAOTOutput"))
-    if len(names) == len(theirs) == 1 and ours[forward.graph]:
-        yield from side_by_side(job, eager["output"], (names[0], ours[forward.graph]), theirs)
+    if len(names) == len(theirs.outputs) == 1 and ours:
+        yield from output_of_both(job, eager, (names[0], ours), theirs.outputs)
     else:
-        n_ours = len(names) if ours[forward.graph] else 0
-        counts = f"torch.onnx.export's model gave {len(theirs)} outputs, ours {n_ours}; one each is wanted"
+        n_ours = len(names) if ours else 0
+        counts = f"torch.onnx.export's model gave {len(theirs.outputs)} outputs, ours {n_ours}; one each is wanted"
         yield Row(what="export vs rust_ort", left_out=counts)
 
 

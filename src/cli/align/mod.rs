@@ -244,6 +244,11 @@ impl Aligned<'_> {
             for name in &trace.not_shown {
                 text += &format!("model {label}: without its value: {}\n", table::escape(name));
             }
+            for node in &trace.closed {
+                let node = table::escape(node);
+                text +=
+                    &format!("model {label}: {node}: what it gives is compared, the values inside its body are not\n");
+            }
         }
         text
     }

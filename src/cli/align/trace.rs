@@ -43,6 +43,8 @@ pub(super) struct Trace {
     pub(super) error: Option<String>,
     /// Values that are no tensors of a dtype that torch has, and sparse initializers.
     pub(super) not_shown: Vec<String>,
+    /// Nodes into whose bodies nobody looks: what they give is in the list, the values inside are not.
+    pub(super) closed: Vec<String>,
 }
 
 /// Runs models.
@@ -94,6 +96,7 @@ impl Serialize for Trace {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let told = serde_json::json!({
             "n_results": self.results.len(), "error": self.error, "not_shown": self.not_shown,
+            "bodies_not_compared": self.closed,
         });
         told.serialize(serializer)
     }
@@ -101,8 +104,12 @@ impl Serialize for Trace {
 
 impl Tracer<'_> {
     /// The trace of a model without functions, its nodes in order, on these feeds: up to the node that fails, if one does.
+    /// Of an If the branch that it takes stands before what it gives.
     pub(super) fn trace(&self, mut model: ModelProto, feeds: &[Source]) -> Trace {
         let mut trace = Trace::default();
+        let choices = self.open_branches(&mut model, feeds);
+        let nodes = || model.graph.iter().flat_map(|graph| &graph.node);
+        trace.closed = nodes().filter(|node| onnx::has_bodies(node)).map(described).collect();
         let graph = model.graph.get_or_insert_default();
         let mut places: HashMap<String, usize> = HashMap::new();
         for tensor in &graph.initializer {
@@ -125,7 +132,8 @@ impl Tracer<'_> {
             for name in node.output.iter().filter(|name| !name.is_empty()) {
                 let value = values.remove(name).map(|value| trace.hold(Held::Computed(value)));
                 places.extend(value.map(|at| (name.clone(), at)));
-                trace.push(Kind::Result, name, node.op_type(), value);
+                let op_type = if choices.contains(name) { "If" } else { node.op_type() };
+                trace.push(Kind::Result, name, op_type, value);
             }
         }
         if trace.error.is_none() {
@@ -135,6 +143,31 @@ impl Tracer<'_> {
             }
         }
         trace
+    }
+
+    /// Puts the branch that it takes in the place of each If that is reached, also inside such branches. Returns the values
+    /// that these gave. Bodies of Loop and Scan, which run several times, stay.
+    fn open_branches(&self, model: &mut ModelProto, feeds: &[Source]) -> HashSet<String> {
+        let mut given = HashSet::new();
+        let is_choice = |node: &NodeProto| node.op_type() == "If" && node.domain().is_empty();
+        // Each round opens one or more: there are no more rounds than Ifs.
+        while let Some(first) = model.graph.as_ref().and_then(|graph| graph.node.iter().position(is_choice)) {
+            let Ok(values) = self.run(model, first, feeds, &mut BTreeSet::new()) else { return given };
+            let Some(graph) = &mut model.graph else { return given };
+            let n_before = given.len();
+            let mut at = first;
+            while at < graph.node.len() {
+                let taken = is_choice(&graph.node[at]).then(|| condition(graph, at, feeds, &values)).flatten();
+                match taken.and_then(|then| onnx::take_branch(graph, at, then)) {
+                    Some(place) => given.extend(graph.node[place].iter().flat_map(|node| node.output.clone())),
+                    None => at += 1,
+                }
+            }
+            if given.len() == n_before {
+                break; // its condition is no value that there is
+            }
+        }
+        given
     }
 
     /// The values of as many nodes as run, and how many do.
@@ -205,6 +238,21 @@ impl Tracer<'_> {
         let names = session.outputs().iter().map(|output| output.name.to_string());
         Ok(names.zip(fetched).collect())
     }
+}
+
+/// Of an If, where it is known: a constant, a feed, or computed.
+fn condition(graph: &GraphProto, at: usize, feeds: &[Source], values: &Values) -> Option<bool> {
+    let name = graph.node[at].input.first()?;
+    let constant = || {
+        let tensor = graph.initializer.iter().find(|tensor| tensor.name() == name)?;
+        Some(NamedTensor::from_proto(tensor).ok()?.view().bytes().first().copied())
+    };
+    let fed = feeds.iter().find(|feed| feed.name == *name).map(|feed| &feed.tensor);
+    let byte = match fed.or_else(|| values.get(name)) {
+        Some(tensor) => tensor.view().bytes().first().copied(),
+        None => constant()?,
+    };
+    byte.map(|byte| byte != 0)
 }
 
 /// The model up to a node, with every value of these nodes an output, and without the constants that none of them reads.

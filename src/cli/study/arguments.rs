@@ -81,8 +81,8 @@ pub(super) struct Common {
     /// ONNX Runtime's execution provider: cpu, cuda, or its own name of one
     #[arg(long, default_value = "cpu")]
     pub(super) provider: String,
-    /// libonnxruntime.so* to load [default: RUST_ORT_ONNXRUNTIME, else the one of the Python environment that this program
-    /// is installed in]
+    /// libonnxruntime.so* to load [default: RUST_ORT_ONNXRUNTIME, else that of the onnxruntime installed beside this program,
+    /// else beside the libtorch that it has loaded]
     #[arg(long, value_name = "LIB")]
     pub(super) onnxruntime: Option<PathBuf>,
     /// Threads of each runtime's pool; 0: one a core
@@ -91,6 +91,10 @@ pub(super) struct Common {
     /// Other numbers for another seed
     #[arg(long, default_value_t = 0)]
     pub(super) seed: u64,
+    /// Draws of the numbers, of this seed and those that follow it: a finding reproduces where each draw says so; what is
+    /// printed and drawn is of the first
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(super) draws: u32,
     /// Print JSON
     #[arg(long, conflicts_with = "csv")]
     pub(super) json: bool,
@@ -100,6 +104,9 @@ pub(super) struct Common {
     /// Draw it into this file; one that is there is replaced. `-`: the picture in the place of the text
     #[arg(long, value_name = "FILE")]
     pub(super) svg: Option<PathBuf>,
+    /// Write what --json prints into this file, beside what is printed; one that is there is replaced
+    #[arg(long, value_name = "FILE")]
+    pub(super) result: Option<PathBuf>,
 }
 
 /// Of a matrix, that it fits the memory of a small machine.

@@ -18,11 +18,12 @@ fn header(names: &[&str]) -> String {
 
 /// Each pair of each matrix.
 pub(super) fn gemm(study: &gemm::Study) -> String {
-    let mut text = header(&["numbers", "dtype", "has_cast", "widened", "reference", "candidate", "max_abs"]);
+    let mut text = header(&["numbers", "dtype", "has_cast", "widened", "reference", "candidate", "max_abs", "differ"]);
     for part in &study.parts {
         let numbers = format!("{:?}", part.numbers).to_lowercase();
-        for (reference, row) in part.matrix.labels.iter().zip(&part.matrix.max_abs) {
-            for (candidate, value) in part.matrix.labels.iter().zip(row) {
+        let rows = part.matrix.max_abs.iter().zip(&part.matrix.differ);
+        for (reference, (row, shares)) in part.matrix.labels.iter().zip(rows) {
+            for (candidate, (value, share)) in part.matrix.labels.iter().zip(row.iter().zip(shares)) {
                 text += &line(&[
                     numbers.clone(),
                     part.dtype.to_string(),
@@ -31,6 +32,7 @@ pub(super) fn gemm(study: &gemm::Study) -> String {
                     reference.clone(),
                     candidate.clone(),
                     value.map(|Number(value)| value.to_string()).unwrap_or_default(),
+                    share.map(|Number(share)| share.to_string()).unwrap_or_default(),
                 ]);
             }
         }
@@ -62,14 +64,19 @@ pub(super) fn layernorm(study: &layernorm::Study) -> String {
         for mixed in &part.mixed {
             pair("ort", &mixed.model, &mixed.diff_ort);
             pair("torch", &mixed.model, &mixed.diff_torch);
+            if mixed.diff_tf32.is_some() {
+                pair(layernorm::ORT_TF32, &mixed.model, &mixed.diff_tf32);
+            }
         }
     }
     text
 }
 
-/// Each way of each set of numbers.
+/// Each way of each set of numbers: spreads of means and normalized vectors, then all of sums.
 pub(super) fn reduction(study: &reduction::Study) -> String {
-    let mut text = header(&[
+    const HEADER: [&str; 16] = [
+        "function",
+        "size",
         "dtype",
         "distribution",
         "way",
@@ -84,11 +91,21 @@ pub(super) fn reduction(study: &reduction::Study) -> String {
         "n_distinct",
         "repeats",
         "bits",
-    ]);
+    ];
+    let mut text = header(&HEADER);
+    for spread in &study.averages.spreads {
+        let mut cells = vec![spread.function.name().to_owned(), spread.size.to_string(), spread.dtype.to_string()];
+        cells.extend([spread.distribution.clone(), spread.way.clone()]);
+        cells.resize(9, String::new());
+        cells.extend([spread.spread.0, spread.relative.0].map(|value| value.to_string()));
+        cells.resize(HEADER.len(), String::new());
+        text += &line(&cells);
+    }
     for sums in &study.sums {
         let numbers =
             [sums.exact, sums.lowest, sums.highest, sums.spread, sums.relative_spread, sums.error, sums.relative_error];
-        let mut cells = vec![sums.dtype.to_string(), sums.distribution.clone(), sums.way.clone()];
+        let mut cells = vec!["sum".to_owned(), study.size.to_string(), sums.dtype.to_string()];
+        cells.extend([sums.distribution.clone(), sums.way.clone()]);
         cells.push(sums.threads.map(|threads| threads.to_string()).unwrap_or_default());
         cells.extend(numbers.map(|Number(value)| value.to_string()));
         cells.extend([sums.n_distinct.to_string(), sums.repeats.to_string(), sums.bits.clone()]);

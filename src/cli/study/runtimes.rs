@@ -34,8 +34,8 @@ impl Loaded {
     pub(super) fn new(common: &Common) -> Result<Option<Self>, Failure> {
         let library = common.onnxruntime.clone().or_else(library::of_environment);
         let library = library.or_else(library::of_installation).ok_or(
-            "no onnxruntime library is known; name one with --onnxruntime or RUST_ORT_ONNXRUNTIME (in a wheel it is \
-             onnxruntime/capi/libonnxruntime.so.*)",
+            "no onnxruntime library is known: none is installed beside this program; name one with --onnxruntime or \
+             RUST_ORT_ONNXRUNTIME (in a wheel it is onnxruntime/capi/libonnxruntime.so.*)",
         )?;
         let library = std::path::absolute(library)?;
         let one_a_core = || std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
@@ -51,11 +51,12 @@ impl Loaded {
             warn(format_args!("not run: this onnxruntime library has no {provider}; it has {there}"));
             return Ok(None);
         }
-        let libtorch = match provider == CPU_PROVIDER {
-            true => libtorch(threads),
-            false => Err(format!("libtorch runs on the CPU here, not on {provider}")),
-        };
-        Ok(Some(Self { onnxruntime, library, libtorch, provider, threads }))
+        Ok(Some(Self { onnxruntime, library, libtorch: libtorch(threads), provider, threads }))
+    }
+
+    /// Why libtorch is not run; None where it is.
+    pub(super) fn no_libtorch(&self) -> Option<&str> {
+        self.libtorch.as_ref().err().map(String::as_str)
     }
 
     /// As a study takes them.

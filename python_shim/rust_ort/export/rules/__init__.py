@@ -9,10 +9,9 @@ import importlib
 from rust_ort.export.rules.registry import RULES, How, Rule, active, masked, why_eager, without
 
 FAMILIES = (
-    "activation", "attention", "comparison", "convolution", "creation", "distance", "division", "embedding", "fourier",
-    "indexing",
-    "joining", "layers", "linear", "lists", "loss", "normalization", "pointwise", "pooling", "random", "reduction",
-    "resize", "sampling", "scattering", "slicing", "strided", "summation",
+    "activation", "attention", "comparison", "convolution", "creation", "distance", "division", "embedding", "experts",
+    "fourier", "indexing", "joining", "layers", "linear", "lists", "loss", "normalization", "pointwise", "pooling",
+    "random", "reduction", "resize", "sampling", "scattering", "slicing", "strided", "summation",
 )  # fmt: skip
 for _family in FAMILIES:
     importlib.import_module(f"{__name__}.{_family}")

@@ -13,7 +13,7 @@ from rust_ort.export.aliases import KEEP_LAYOUTS, base_of
 from rust_ort.export.rules.nodes import argument, dtype
 from rust_ort.export.rules.promotion import Number, as_half, as_held
 from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, translated, whole
-from rust_ort.export.rules.sizes import known, steps
+from rust_ort.export.rules.sizes import known, least, steps
 from rust_ort.export.shapes import fills_its_storage, hint, overlaps
 from rust_ort.torch_private import torchs_decompositions
 
@@ -41,13 +41,25 @@ def _static(*tensors: Tensor) -> bool:
 
 @decomposed("aten.diagonal_scatter.default", why="decomposed to prims.copy_to, which is not functional")
 def diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """Where the sizes are known."""
+    """By the places of elements where the sizes are known, else by rows and columns that are compared."""
     if not _static(self, src):
-        return NotImplemented
+        return _along_diagonal(self, src, offset, dim1, dim2)
     strides = steps(self.shape)
     rows, columns = strides[dim1], strides[dim2]
     others = [stride for axis, stride in enumerate(strides) if axis not in (dim1 % self.dim(), dim2 % self.dim())]
     return _written(self, src, [*others, rows + columns], offset * columns if offset >= 0 else -offset * rows)
+
+
+def _along_diagonal(self: Tensor, src: Tensor, offset: int, dim1: int, dim2: int) -> Any:
+    """`diagonal_scatter` of sizes that may change, as long as there is a diagonal."""
+    if least(src.shape[-1]) < 1:
+        return NotImplemented
+    matrices = self.movedim((dim1, dim2), (-2, -1))
+    rows, columns = (torch.arange(size, device=self.device) for size in matrices.shape[-2:])
+    of_rows = (rows + min(offset, 0)).clamp(0, src.shape[-1] - 1)
+    written = src.index_select(-1, of_rows).unsqueeze(-1)
+    is_written = columns - rows.unsqueeze(1) == offset
+    return torch.where(is_written, written, matrices).movedim((-2, -1), (dim1, dim2))
 
 
 @translated(

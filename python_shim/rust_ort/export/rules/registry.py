@@ -39,7 +39,7 @@ class Rule:
     """What is done with an operator in the place of what torch and torchlib would do.
 
     operator: an overload, "aten.mv.default", or all of them, "aten.angle", one of torch's primitives,
-    "prims.fma.default", or what Python does with sizes, "operator.floordiv".
+    "prims.fma.default", a library's, or what Python does with sizes, "operator.floordiv".
     why: what is wrong or missing otherwise, in `upstream`: "torch", "torchlib" (of onnxscript) or "onnxruntime".
     silent: without the rule a result would be wrong and nothing would say so. function: the decomposition or ONNX form.
     when: which nodes are left to eager.
@@ -58,9 +58,18 @@ class Rule:
         """Whether it holds for every node of the operator."""
         return self.when is _always
 
-    @functools.cached_property
+    @property
     def overloads(self) -> list[Any]:
-        """Those of `operator` that this torch has: what nodes have as their target."""
+        """Those of `operator` that are there: what nodes have as their target. A library's may come later."""
+        found = self._found or self._look_up()
+        self._found.extend(found[len(self._found) :])
+        return self._found
+
+    @functools.cached_property
+    def _found(self) -> list[Any]:
+        return []
+
+    def _look_up(self) -> list[Any]:
         of_python = self.operator.removeprefix("operator.")
         if of_python != self.operator:
             return [getattr(python_operator, of_python)]
