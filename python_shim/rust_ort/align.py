@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -86,10 +87,10 @@ def align(
     if feeds is not None and sizes:
         raise ClientError("align: expected feeds or sizes, got both", code="BAD_ARGUMENT")
     asked = [f"--{name}={value}" for name, value in terms.items() if value is not None]
-    asked += [f"--size={name}={int(number)}" for name, number in (sizes or {}).items()]
+    asked += [f"--size={name}={_count('sizes', name, number)}" for name, number in (sizes or {}).items()]
     asked += [f"--provider={name}" for name in providers]
     asked += [f"--custom-op-library={os.fspath(path)}" for path in custom_op_libraries]
-    asked += [f"--seed={seed}"] if feeds is None else []
+    asked += [f"--seed={_count('seed', None, seed)}"] if feeds is None else []
     with tempfile.TemporaryDirectory(prefix="rust-ort-align-") as made:
         folder = Path(made)
         if feeds is not None:
@@ -97,6 +98,14 @@ def align(
         paths = [_path(model, folder / f"model{at}.onnx") for at, model in enumerate((model1, model2), 1)]
         said = said_by("align", [*asked, "--", *paths], also=(2,))
     return Alignment(**{name: said[name] for name in ("rows", "summary", "models", "feeds", "text")})
+
+
+def _count(argument: str, key: object, given: object) -> int:
+    """Errors: ClientError for what is no integer of 0 or more that 64 bits hold."""
+    if isinstance(given, numbers.Integral) and not isinstance(given, bool) and 0 <= int(given) < 1 << 64:
+        return int(given)
+    where = argument if key is None else f"{argument}[{key!r}]"
+    raise ClientError(f"align {where}: expected an integer of 0 or more, got {shown(given)}", code="BAD_ARGUMENT")
 
 
 def _path(model: Model, place: Path) -> str:
@@ -126,7 +135,9 @@ def _fed(feeds: Feeds, place: Path) -> str:
 
 
 def _tensor(name: str, value: Any) -> Tensor:
-    try:
+    steps = getattr(value, "strides", None) or ()
+    try:  # torch has no negative strides
+        value = value.copy() if any(step < 0 for step in steps) else value
         tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ClientError(f"align feeds[{name!r}]: {error}", code="BAD_ARGUMENT") from error

@@ -11,8 +11,9 @@ import difflib
 import inspect
 import os
 import re
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,9 +35,10 @@ from rust_ort.observe.sides import named_members
 from rust_ort.observe.state import UNINITIALIZED, Copies
 from rust_ort.observe.values import named_values
 from rust_ort.options import Options, arguments
-from rust_ort.runtime.capture import Captured, assumptions, capture
+from rust_ort.runtime.assumptions import LEAST_TRACED, assumptions
+from rust_ort.runtime.capture import Captured, capture
 from rust_ort.runtime.decisive import opset as opset_of
-from rust_ort.runtime.dynamic_shapes import LEAST_TRACED, DynamicSize, dynamic_sizes, resize
+from rust_ort.runtime.dynamic_shapes import DynamicSize, dynamic_sizes, resize
 from rust_ort.torch_private import pytree
 
 if TYPE_CHECKING:
@@ -63,22 +65,24 @@ def to_onnx(
         proto = rust_ort.to_onnx(model, x, path="model.onnx", dynamic_shapes={"x": {0: "batch"}})
 
     model: a module or a function of tensors, in the mode that it is in: call `model.eval()` before. It runs once, on
-    copies of the arguments, and once more where a dynamic size is 1 in them. path: where to write the model, too; over
-    2 GB its tensors go into `path` + ".data", and the proto that is returned refers to that file. opset: 18 to 26;
-    None: of RUST_ORT_OPSET, else 18. dynamic_shapes: as torch.export has them, {argument: {dimension: name}}, a name
-    being a str or torch.export.Dim; Dim.DYNAMIC and Dim.AUTO leave the name to us. A size of 1 is traced as 2, and the
-    graph run on the example itself; Dim.AUTO fixes it. parameters: "initializers" under their own names, or "inputs"
-    after the arguments. optimized: constants folded and equal nodes shared by onnxscript's optimizer, parameters and
-    calls of functions left as they are. export_modules_as_functions: a local function for each submodule that is
-    called, which calls with equal bodies share and take parameters as inputs; or patterns of the submodules' paths or
-    classes, ["decoder.*", "Attention"]. custom_translations: {torch operator: onnxscript function}.
+    copies of the arguments; once more with dynamic sizes of 1. path: where to write the model, too; over 2 GB its
+    tensors go into `path` + ".data", and the proto that is returned refers to that file. opset: 18 to 26; None: of
+    RUST_ORT_OPSET, else 18. dynamic_shapes: as torch.export has them, {argument: {dimension: name}}, a name being a str
+    or torch.export.Dim; Dim.DYNAMIC and Dim.AUTO leave the name to us. A size of 1 is traced as 2, and the graph tried
+    on the example itself; Dim.AUTO fixes it. parameters: "initializers" under their own names, or "inputs" after the
+    arguments. optimized: constants folded and equal nodes shared by onnxscript's optimizer, parameters and calls of
+    functions left as they are. export_modules_as_functions: a local function for each submodule that is called, which
+    calls with equal bodies share and take parameters as inputs; or patterns of the submodules' paths or classes,
+    ["decoder.*", "Attention"]. custom_translations: {torch operator: onnxscript function}.
 
     Inputs are the tensors among the arguments, in their order: `x`, `cache_layers_0_keys`; also one that nothing reads.
     Numbers, strings and None among the arguments are constants of the model. Outputs are the tensors in what the model
     returns, under their names there (`logits`), else `output`, `output_0`; one named like an input has a number behind
     it. Buffers, and tensors that the program has from elsewhere, are initializers. What else a program does, to its
-    attributes or a file, is not in the model. What torch assumed of dynamic sizes is in
-    metadata_props["rust_ort.assumes"], one a line: the model is right for sizes of which that holds.
+    attributes or a file, is not in the model. A model that computes in bfloat16 on the CPU is written with a warning:
+    its provider needs `rust-ort widen`. What torch assumed of dynamic sizes is in metadata_props["rust_ort.assumes"],
+    one a line, `x.shape[0] == y.shape[0]`: the model is right for sizes of which that holds. Where torch has 2 as the
+    least size, 1 is tried: `>= 1` where the graph then gives eager's results.
 
     Errors: ClientError where the graph breaks, where a node has no ONNX form (each is named, with its line), and where
     the forward writes into a parameter, buffer or argument; OptionError for an argument, and where the program fixes a
@@ -98,7 +102,10 @@ def to_onnx(
         proto = assembled(
             made.onnx, inputs, made.outputs, made.size_names, list(made.assumed), optimized=optimized, modules=modules
         )
-        return saved(proto, target)
+        written = saved(proto, target)
+    if _computes_in_bfloat16(made.graph):
+        warnings.warn(NO_BFLOAT16, UserWarning, stacklevel=3)
+    return written
 
 
 def _checked(
@@ -120,6 +127,19 @@ def _checked(
         )
     named = {"opset": opset, "custom_translations": custom}
     return Options.parse({name: value for name, value in named.items() if value is not None})
+
+
+NO_BFLOAT16 = (
+    "to_onnx: the model computes in bfloat16, for which ONNX Runtime's CPU provider has next to no kernels and raises "
+    "NOT_IMPLEMENTED; `rust-ort widen model.onnx wide.onnx` writes one that computes in float32 and rounds"
+)
+
+
+def _computes_in_bfloat16(graph: ForwardGraph) -> bool:
+    """Whether a node on the CPU gives bfloat16."""
+    values = (node.meta.get("val") for node in graph.module.graph.nodes if node.op == "call_function")
+    leaves = (leaf for value in values for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))
+    return any(leaf.dtype is torch.bfloat16 and leaf.device.type == "cpu" for leaf in leaves)
 
 
 IN_OTHER_WORDS = {
@@ -211,7 +231,8 @@ def _call(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_sh
     copies = Copies(model)
     args, kwargs = _apart(model, copies.of(args), copies.of(kwargs))
     given = _bound(model, args, kwargs)
-    return _Call(args=args, kwargs=kwargs, leaves=_tensors(given), sizes=dynamic_sizes(dynamic_shapes, given))
+    shapes = _keywords_apart(model, dynamic_shapes, given)
+    return _Call(args=args, kwargs=kwargs, leaves=_tensors(given), sizes=dynamic_sizes(shapes, given))
 
 
 @dataclass(kw_only=True)
@@ -231,13 +252,16 @@ class _Forward:
 def _forward(model: Any, call: Callable[[], _Call], options: Options) -> _Forward:
     """The forward in ONNX. call: makes one, of the same arguments again each time.
 
-    torch fixes a size of 0 or 1. Where a 1 is to be dynamic, the example has 2 elements in its place, and the graph is
-    run once on the example as it is, for eager's results. A program that does not run with 2 is traced as it is.
+    torch fixes a size of 0 or 1, and takes any other for 2 or more. Where a 1 is to be dynamic, the example has 2
+    elements in its place, and the graph is run once on the example as it is, for eager's results. A program that does
+    not run with 2 is traced as it is. Of another example the graph is run once with 1, which tells whether 1 is right.
     """
     example, larger = call(), call()
     small = example.small()
     if not small:
-        return _traced(model, example, options)
+        made = _traced(model, example, options)
+        _try_one(model, made, larger)
+        return made
     resize(larger.small(least=1), 2)
     failed: Exception | None = None
     if not larger.small():
@@ -250,6 +274,7 @@ def _forward(model: Any, call: Callable[[], _Call], options: Options) -> _Forwar
         else:
             if differs := _difference(model, made, example):
                 raise _apart_error(small, f"traced with 2 there, {differs}")
+            made.assumed = made.names.assumptions(map(_in_words, small))
             return made
     try:
         with torch_private.small_sizes_as_any(True):
@@ -259,6 +284,41 @@ def _forward(model: Any, call: Callable[[], _Call], options: Options) -> _Forwar
             raise error from None
         why = f"with 2 there, {failed}" if failed else str(error)
         raise _apart_error(small, why) from (failed or error)
+
+
+def _try_one(model: Any, made: _Forward, call: _Call) -> None:
+    """Lowers what is assumed to 1 where the graph gives eager's results for it. call: of the arguments as traced."""
+    least = f" >= {LEAST_TRACED}"
+    open_to_one = {line.removesuffix(least) for line in made.assumed if line.endswith(least)}
+    for line in reversed(made.assumed):
+        one, _, other = line.partition(" == ")
+        if {one, other} & open_to_one:
+            open_to_one |= {one, other}
+    fakes = _fakes(made.captured, made.graph)
+    traced = [
+        str(fakes[id(size.tensor)].shape[size.axis]) if id(size.tensor) in fakes else str(size)
+        for size in made.call.sizes
+    ]
+    symbols = {symbol for size, symbol in zip(made.call.sizes, traced, strict=True) if _in_words(size) in open_to_one}
+    sizes = [size for size, symbol in zip(call.sizes, traced, strict=True) if symbol in symbols]
+    if not sizes:
+        return
+    resize(sizes, 1)
+    with contextlib.suppress(Exception), warnings.catch_warnings():  # a model that takes no 1 may say so as it likes
+        warnings.simplefilter("ignore")
+        if not _difference(model, made, call):
+            made.assumed = made.names.assumptions(map(_in_words, sizes))
+
+
+def _in_words(size: DynamicSize) -> str:
+    """As the model's inputs are named."""
+    return f"{_identifier(size.where)}.shape[{size.axis}]"
+
+
+def _fakes(captured: Captured, forward: ForwardGraph) -> dict[int, Tensor]:
+    """{id of an input: what it was traced as}."""
+    values = {node.name: node.meta.get("val") for node in forward.module.graph.find_nodes(op="placeholder")}
+    return {id(captured.inputs[position]): values[value] for value, position in forward.inputs.items()}
 
 
 def _apart_error(small: Sequence[DynamicSize], why: str) -> OptionError:
@@ -369,6 +429,23 @@ def _bound(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[s
     return given
 
 
+def _keywords_apart(model: Any, dynamic_shapes: object, given: Mapping[str, Any]) -> object:
+    """{argument: spec} where torch.export's form has those of a `**keywords` together: {"keywords": {"x": spec}}."""
+    named = {entry.name: entry.kind for entry in _parameters(_function(model))}
+    keyword = next((name for name, kind in named.items() if kind is inspect.Parameter.VAR_KEYWORD), None)
+    own = [name for name in given if name in named]
+    if keyword is None or keyword in given:
+        return dynamic_shapes
+    if isinstance(dynamic_shapes, list | tuple) and len(dynamic_shapes) == len(own) + 1:
+        together = dynamic_shapes[-1]
+        if isinstance(together, Mapping) and all(isinstance(name, str) for name in together):
+            dynamic_shapes = dict(zip([*own, keyword], dynamic_shapes, strict=True))
+    if isinstance(dynamic_shapes, Mapping) and isinstance(dynamic_shapes.get(keyword, 0), Mapping | None):
+        rest = {name: spec for name, spec in dynamic_shapes.items() if name != keyword}
+        return {**rest, **(dynamic_shapes[keyword] or {})}
+    return dynamic_shapes
+
+
 def _tensors(given: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
     """(path, tensor) of every tensor among the arguments."""
     named = [(name + step, leaf) for name, value in given.items() for step, leaf in named_values(value)]
@@ -475,12 +552,13 @@ class _Names:
             return "an argument"
         return self.of_tensor(self._captured.inputs[position], self._captured.sources[position])
 
-    def assumptions(self) -> dict[str, str]:
-        """{what torch assumed of sizes, by the inputs' names: the line that asked}."""
+    def assumptions(self, right_at_one: Iterable[str] = ()) -> dict[str, str]:
+        """{what torch assumed of sizes, by the inputs' names: the line that asked}. right_at_one: sizes of which 1 was
+        tried."""
         names = {source: self.of_input(position) for position, source in enumerate(self._captured.sources)
                  if isinstance(self._captured.inputs[position], Tensor)}  # fmt: skip
         values = [node.meta.get("val") for node in self._captured.graph.graph.find_nodes(op="placeholder")]
-        return assumptions(values, names)
+        return assumptions(values, names, list(right_at_one))
 
     def inputs(
         self, forward: ForwardGraph, sizes: Sequence[DynamicSize], size_names: Mapping[str, str], *, as_inputs: bool
@@ -564,8 +642,7 @@ def _size_names(
     captured: Captured, forward: ForwardGraph, sizes: Sequence[DynamicSize], assumed: Mapping[str, str]
 ) -> dict[str, str]:
     """{torch's symbol: the name of the size}. Errors: OptionError where the program makes two names one size."""
-    values = {node.name: node.meta.get("val") for node in forward.module.graph.find_nodes(op="placeholder")}
-    fakes = {id(captured.inputs[position]): values[value] for value, position in forward.inputs.items()}
+    fakes = _fakes(captured, forward)
     found: dict[str, str] = {}
     first: dict[str, DynamicSize] = {}
     expressions = [(size, str(fakes[id(size.tensor)].shape[size.axis])) for size in sizes if id(size.tensor) in fakes]
@@ -603,7 +680,7 @@ def _pinned(size: DynamicSize, expression: str, assumed: Mapping[str, str]) -> s
     none."""
     if expression.isdigit():
         return expression
-    fixed = re.compile(rf"{re.escape(_identifier(size.where))}\.shape\[{size.axis}\] == (\d+)")
+    fixed = re.compile(rf"{re.escape(_in_words(size))} == (\d+)")
     found = (fixed.fullmatch(line) for line in assumed)
     return next((match[1] for match in found if match), "")
 

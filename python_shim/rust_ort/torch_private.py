@@ -382,11 +382,12 @@ def size_errors() -> tuple[type[BaseException], ...]:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sizes:
     """What is known of the sizes of a traced graph. sources: {symbol: Dynamo's name of the size that it stands for}.
-    guards: (what holds, in Python, the user's line that asked for it or ""). ranges: (symbol, least, most or None)."""
+    guards: (sympy's expression of what holds, the user's line that asked for it or ""). ranges: (symbol, least, most or
+    None)."""
 
     sources: dict[str, str]
-    guards: list[tuple[str, str]]
-    ranges: list[tuple[str, int, int | None]]
+    guards: list[tuple[Any, str]]
+    ranges: list[tuple[Any, int, int | None]]
 
 
 def sizes_of(values: Sequence[object]) -> Sizes:
@@ -398,10 +399,10 @@ def sizes_of(values: Sequence[object]) -> Sizes:
         sources[str(symbol)] = str(name() if callable(name) else name)
     for guard in getattr(env, "guards", ()):
         line = str(getattr(getattr(guard, "sloc", None), "maybe_user_loc", None) or "")
-        guards.append((str(python_printer()().doprint(guard.expr)), line))
+        guards.append((guard.expr, line))
     for symbol, known in getattr(env, "var_to_range", {}).items():
         least, most = (int(end) if end.is_Integer else None for end in (known.lower, known.upper))
-        ranges.append((str(symbol), least or 0, most if most is not None and most < INT64.max - 1 else None))
+        ranges.append((symbol, least or 0, most if most is not None and most < INT64.max - 1 else None))
     return Sizes(sources=sources, guards=guards, ranges=ranges)
 
 

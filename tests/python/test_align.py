@@ -195,3 +195,24 @@ def test_an_execution_provider_is_asked_for_by_its_name() -> None:
 def test_the_module_is_the_function_and_is_pickled() -> None:
     assert pickle.loads(pickle.dumps(rust_ort.align)) is rust_ort.align
     assert {"align", "Alignment"} <= set(dir(rust_ort))
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"sizes": {"n": "x"}}, r"align sizes\['n'\]: expected an integer of 0 or more, got 'x'"),
+        ({"sizes": {"n": 1.5}}, r"align sizes\['n'\]"),
+        ({"seed": -1}, "align seed: expected an integer of 0 or more, got -1"),
+        ({"seed": True}, "align seed"),
+    ],
+)
+def test_a_number_that_is_none_is_told(given: dict[str, Any], text: str) -> None:
+    model = identity("x", FLOAT, ["n"])
+    with pytest.raises(ClientError, match=text):
+        rust_ort.align(model, model, **given)
+
+
+def test_an_array_of_negative_stride_is_copied() -> None:
+    model = identity("x", FLOAT, [3])
+    made = rust_ort.align(model, model, feeds={"x": np.arange(3, dtype=np.float32)[::-1]})
+    assert made.errors == [] and made.differing == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -390,7 +391,7 @@ def test_one_model_of_a_product_serves_all_four_cases_and_one_that_asks_for_its_
     whole = broadcast.served("x * y", "(p,) (p,)")
     assert set(whole.cases.values()) == {"right"}
     assert whole.declared == "(x_0), (x_0) -> (x_0)"
-    assert whole.assumes == ["x.shape[0] == y.shape[0]", "x.shape[0] >= 2", "y.shape[0] >= 2"]
+    assert whole.assumes == ["x.shape[0] == y.shape[0]", "x.shape[0] >= 1"]
     mean = broadcast.served("(x * y).sum() / (x * y).shape[0]", "(p,) (p,)")
     assert mean.cases == {"(1,) (1,)": "right", "(1,) (p,)": "wrong", "(q,) (1,)": "right", "(p,) (p,)": "right"}
     fixed = broadcast.served("x * y", "(1,) (p,)")
@@ -493,3 +494,42 @@ def test_what_the_model_raises_comes_through_with_no_log_of_torchs(capfd: pytest
     with pytest.raises(KeyError, match="not this one"):
         rust_ort.to_onnx(refuses, torch.ones(2))
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_advice_is_of_the_nodes_that_have_no_form() -> None:
+    def cond(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+    def text(function: Any, **given: Any) -> str:
+        with pytest.raises(ClientError) as caught:
+            rust_ort.to_onnx(function, torch.eye(4), **given)
+        return str(caught.value).partition("To go on, ")[2]
+
+    assert text(lambda x: torch.fft.rfft(x)).startswith("return complex numbers as torch.view_as_real(...)")
+    assert text(cond).startswith("compute both branches and choose by torch.where")
+    assert text(torch.nonzero).startswith("give results a size that the inputs' sizes decide")
+    for function in (torch.fft.rfft, cond, torch.nonzero):
+        assert "custom_translations" not in text(function)
+    assert "custom_translations" in text(torch.linalg.svdvals)
+    given = {torch.ops.aten.nonzero.default: lambda x: x}
+    assert "do without the custom translation of aten.nonzero.default" in text(torch.nonzero, custom_translations=given)
+
+
+def test_complex_results_as_pairs_are_outputs() -> None:
+    x = torch.randn(8)
+    proto = rust_ort.to_onnx(lambda x: torch.view_as_real(torch.fft.rfft(x)), x)
+    assert_eager(proto, {"x": x}, [torch.view_as_real(torch.fft.rfft(x))])
+
+
+def test_bfloat16_on_the_cpu_is_warned_of_with_the_command_that_helps() -> None:
+    class Mixed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return (x @ x * 2).float()
+
+    with pytest.warns(UserWarning, match="rust-ort widen model.onnx wide.onnx") as caught:
+        rust_ort.to_onnx(Mixed(), torch.eye(3))
+    assert [entry.filename for entry in caught if "bfloat16" in str(entry.message)] == [__file__]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "to_onnx")
+        rust_ort.to_onnx(nn.Linear(3, 3).half(), torch.eye(3).half())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from torch.nn import functional
 
 import rust_ort
 from rust_ort.errors import ClientError, OptionError
+
+Dim = torch.export.Dim
 
 PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum with a number": lambda x: x + 1,
@@ -95,3 +98,90 @@ def test_what_has_nothing_to_do_with_sizes_is_told_as_it_is_of_an_example_of_one
             rust_ort.to_onnx(program, torch.ones(1, 3), dynamic_shapes=({0: "n"},))
         assert caught.value.code == code
         assert ">= 2" not in str(caught.value)
+
+
+def test_two_sizes_that_differ_have_two_names() -> None:
+    named = {"x": {0: "p"}, "y": {0: Dim("p")}}
+    with pytest.raises(OptionError, match=r"x\.shape\[0\] is 3 and y\.shape\[0\] 4, and both are named 'p'"):
+        rust_ort.to_onnx(lambda x, y: (x.sum(), y.sum()), torch.ones(3), torch.ones(4), dynamic_shapes=named)
+    proto = rust_ort.to_onnx(lambda x, y: (x.sum(), y.sum()), torch.ones(3), torch.ones(3), dynamic_shapes=named)
+    assert shapes(proto.graph.input) == {"x": ["p"], "y": ["p"]}
+
+
+def both_ways(x: Tensor, y: Tensor) -> Tensor:
+    if x.shape[0] <= y.shape[0] and y.shape[0] <= x.shape[0]:
+        return x * y.sum()
+    return x
+
+
+def windows(x: Tensor, y: Tensor) -> Tensor:
+    if x.shape[0] > y.shape[0] - 3 and y.shape[0] % 3 != 0 and x.shape[0] < 100:
+        return x.sum() * y
+    return y
+
+
+def is_one(x: Tensor, y: Tensor) -> Tensor:
+    return x * 2 + y.sum() if x.shape[0] == 1 else x * y.shape[0] + y.sum()
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "sizes", "expected"),
+    [
+        (both_ways, [(6,), (6,)], [{0: "b"}] * 2, ["y.shape[0] == x.shape[0]", "x.shape[0] >= 1"]),
+        (
+            windows,
+            [(6,), (7,)],
+            [{0: "b"}, {0: "c"}],
+            [
+                "x.shape[0] + 2 >= y.shape[0]",
+                "y.shape[0] % 3 != 0",
+                "x.shape[0] >= 1",
+                "x.shape[0] <= 99",
+                "y.shape[0] >= 1",
+            ],
+        ),
+        (is_one, [(6,), (7,)], [{0: "b"}, {0: "c"}], ["x.shape[0] >= 2", "y.shape[0] >= 2"]),
+        (
+            nn.MultiheadAttention(16, 2).eval(),
+            [(5, 3, 16)] * 3,
+            [{1: "b"}] * 3,
+            ["key.shape[1] == value.shape[1]", "key.shape[1] == query.shape[1]", "query.shape[1] >= 1"],
+        ),
+        (
+            nn.Sequential(nn.MaxPool2d(3, 2, 1), nn.Conv2d(3, 4, 3, 2)),
+            [(2, 3, 64, 64)],
+            [{0: "b", 2: "h", 3: "w"}],
+            ["input.shape[0] >= 1", "input.shape[2] >= 9", "input.shape[3] >= 9"],
+        ),
+    ],
+    ids=["equality", "inequalities", "one apart", "factor", "windows"],
+)  # fmt: skip
+def test_what_is_assumed_of_sizes_is_readable_and_true(
+    model: Any, given: list[tuple[int, ...]], sizes: list[dict[int, str]], expected: list[str]
+) -> None:
+    proto = rust_ort.to_onnx(model, *map(torch.randn, given), dynamic_shapes=sizes)
+    assert assumed(proto) == expected
+
+
+def test_an_example_of_one_is_right_at_one_by_what_is_assumed() -> None:
+    proto = rust_ort.to_onnx(lambda x: x + 1, torch.randn(1, 4), dynamic_shapes=({0: "n"},))
+    assert assumed(proto) == ["x.shape[0] >= 1"]
+    with pytest.raises(OptionError, match="program fixes it at 4"):
+        rust_ort.to_onnx(lambda x: x.reshape(2, 2) * 2, torch.randn(4), dynamic_shapes=({0: "n"},))
+
+
+def test_keywords_of_a_model_are_named_alone_or_together_as_torchs_export_has_them() -> None:
+    def added(*xs: Tensor, **more: Tensor) -> Tensor:
+        return sum(xs, more["z"])
+
+    given, sizes = {"z": torch.ones(3)}, {0: "n"}
+    for named in (
+        {"xs": (sizes, sizes), "z": sizes},
+        {"xs": (sizes, sizes), "more": {"z": sizes}},
+        ((sizes, sizes), sizes),
+        ((sizes, sizes), {"z": sizes}),
+    ):
+        proto = rust_ort.to_onnx(added, torch.ones(3), torch.ones(3), kwargs=given, dynamic_shapes=named)
+        assert shapes(proto.graph.input) == {"xs_0": ["n"], "xs_1": ["n"], "z": ["n"]}
+    with pytest.raises(OptionError, match="no argument 'y'"):
+        rust_ort.to_onnx(added, torch.ones(3), kwargs=given, dynamic_shapes={"more": {"y": sizes}})

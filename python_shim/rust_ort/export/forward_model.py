@@ -25,6 +25,17 @@ aten = torch.ops.aten
 MOST_NAMED = 20
 """Nodes that an error lists."""
 
+ADVICE = {
+    partition.DRAWS_RANDOM_NUMBERS: "call model.eval() where random numbers are dropout's",
+    partition.SYMBOLIC_NUMBER: "compute with dynamic sizes in integers (n // 2) or as tensors (torch.tensor(0.5) * n)",
+    partition.SIZE_AT_RUN_TIME: "give results a size that the inputs' sizes decide (torch.where, not x[mask])",
+    partition.AS_PAIRS: "return complex numbers as torch.view_as_real(...), pairs of real ones",
+}
+"""{reason of a node: what does without it}."""
+
+UNTRANSLATED = (partition.COMPLEX, partition.SEVERAL_DEVICES, "it unpacks", "its result is not", "a value of type")
+"""Beginnings of reasons of a node's values, for which no translation is asked."""
+
 
 @dataclass(kw_only=True)
 class ForwardGraph:
@@ -147,16 +158,16 @@ def translated(
     asked = [node for node in graph.nodes if node.op == "call_function" and node.target is not operator.getitem]
     refused = {node: reason for node in asked if (reason := support.reason(node)) is not None}
     if refused:
-        raise _unsupported(refused)
+        raise _unsupported(refused, custom)
     try:
         return translate.translate(forward.module, name=name, opset=opset, custom_translations=dict(custom))
     except translate.TranslationError as error:
         nodes = {node.name: node for node in graph.nodes}
         why = one_line(str(error))
-        raise _unsupported({nodes[name]: why for name in error.node_names if name in nodes}, why) from error
+        raise _unsupported({nodes[name]: why for name in error.node_names if name in nodes}, custom, why) from error
 
 
-def _unsupported(refused: Mapping[fx.Node, str], otherwise: str = "") -> ClientError:
+def _unsupported(refused: Mapping[fx.Node, str], custom: Mapping[Any, object], otherwise: str = "") -> ClientError:
     def line(node: fx.Node, reason: str) -> str:
         found = [source_line(node), (path := module_path(node)) and f"module {path}"]
         where = ", ".join(filter(None, found)) or "source unknown"
@@ -165,17 +176,30 @@ def _unsupported(refused: Mapping[fx.Node, str], otherwise: str = "") -> ClientE
     lines = [line(node, reason) for node, reason in refused.items()] or [otherwise]
     if len(lines) > MOST_NAMED:
         lines = [*lines[:MOST_NAMED], f"and {len(lines) - MOST_NAMED} more"]
-    bodies = any(isinstance(node.target, HigherOrderOperator) for node in refused)
-    reasons = set(refused.values())
-    advice = (
-        "call model.eval() where random numbers are dropout's, " if partition.DRAWS_RANDOM_NUMBERS in reasons else ""
-    )
-    if partition.SYMBOLIC_NUMBER in reasons:
-        advice += "compute with dynamic sizes in integers (n // 2) or as tensors (torch.tensor(1 / 2) * n), "
     return ClientError(
         f"to_onnx: {len(refused) or 'some'} node(s) have no place in an ONNX model:\n  " + "\n  ".join(lines) + "\n"
-        f"To go on, {advice}give operators an ONNX form by custom_translations, or change the lines named"
-        + (" (control flow of torch.cond and its like is not written)" if bodies else ""),
+        f"To go on, {_advice(refused, custom)}change the lines named",
         code="UNSUPPORTED",
         node=next((node.name for node in refused), ""),
     )
+
+
+def _advice(refused: Mapping[fx.Node, str], custom: Mapping[Any, object]) -> str:
+    """What else may help than changing the program, of these nodes alone."""
+    reasons = set(refused.values())
+    parts = [advice for reason, advice in ADVICE.items() if any(given.startswith(reason) for given in reasons)]
+    if any(isinstance(node.target, HigherOrderOperator) for node in refused):
+        parts.append("compute both branches and choose by torch.where (control flow is not written)")
+    settled = (*UNTRANSLATED, *ADVICE)
+    translatable = {
+        node.target for node, reason in refused.items()
+        if isinstance(node.target, torch_private.OpOverload) and reason is not None
+        and (reason == partition.DRAWS_RANDOM_NUMBERS or not reason.startswith(settled))
+    }  # fmt: skip
+    asked = {node.target for node in refused} & set(custom)
+    if not refused or translatable - set(custom):
+        parts.append("give operators an ONNX form by custom_translations")
+    elif asked - translatable:
+        names = ", ".join(sorted(map(str, asked - translatable)))
+        parts.append(f"do without the custom translation of {names}, which is not asked for such values")
+    return "".join(f"{part}, or " for part in parts)

@@ -14,11 +14,10 @@ from torch import fx
 from rust_ort import torch_private
 from rust_ort.errors import ClientError, OptionError
 from rust_ort.export import decompositions, graph_passes
-from rust_ort.export.provenance import input_sources, parameter_name
+from rust_ort.export.provenance import input_sources
 from rust_ort.runtime.dynamic_shapes import DynamicSize
 from rust_ort.runtime.dynamo_graph import no_collection, reduce_all
 
-_SIZE_SOURCE = re.compile(r"(.*)\.size\(\)\[(\d+)\]$")
 _FAILS_IN_EAGER = "may result in an error when running in eager"
 """What Dynamo says where the program raises, or an operator refuses what it is given."""
 _USER_CODE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
@@ -148,34 +147,3 @@ def _named_breaks() -> Iterator[None]:
         frames = list(_USER_CODE.finditer(code))
         where = f" at {frames[-1]['file']}:{frames[-1]['line']} in {frames[-1]['function']}" if frames else ""
         raise ClientError(f"to_onnx: the graph breaks{where}: {said.strip()}", code="GRAPH_BREAK") from error
-
-
-def assumptions(values: Sequence[object], names: Mapping[str, str]) -> dict[str, str]:
-    """{what torch assumed of the sizes of a graph: the user's line that asked, or ""}.
-
-    values: the graph's fake inputs. names: {what Dynamo calls an input, as `sources` has it: its name}.
-    """
-    known = torch_private.sizes_of(values)
-    words = {symbol: _in_words(source, names) for symbol, source in known.sources.items()}
-
-    def told(text: str) -> str:
-        return re.sub(r"\bs\d+\b", lambda symbol: words.get(symbol[0], symbol[0]), text)
-
-    found = {told(text): line for text, line in known.guards}
-    for symbol, least, most in known.ranges:
-        if symbol not in words or least == most:
-            continue
-        if least > 0:
-            found.setdefault(f"{words[symbol]} >= {least}", "")
-        if most is not None:
-            found.setdefault(f"{words[symbol]} <= {most}", "")
-    return found
-
-
-def _in_words(source: str, names: Mapping[str, str]) -> str:
-    """`x.shape[0]` of Dynamo's `L['x'].size()[0]`."""
-    match = _SIZE_SOURCE.match(source)
-    if match is None:
-        return source
-    tensor = parameter_name(match[1])
-    return f"{names.get(tensor, tensor)}.shape[{match[2]}]"

@@ -13,10 +13,8 @@ from torch import Tensor
 from rust_ort.errors import OptionError
 from rust_ort.observe.values import named_values
 from rust_ort.options.arguments import shown
+from rust_ort.runtime.assumptions import LEAST_TRACED
 from rust_ort.torch_private import INT64
-
-LEAST_TRACED = 2
-"""torch traces sizes of 0 and 1 apart from all others."""
 
 FORMS = "a name, torch.export.Dim(name), Dim.DYNAMIC or Dim.AUTO for a dynamic size, its number or None for a fixed one"
 
@@ -73,7 +71,16 @@ def dynamic_sizes(dynamic_shapes: object, given: Mapping[str, Any]) -> list[Dyna
             f"to_onnx dynamic_shapes: expected {{argument: sizes}}, or one spec for each of {', '.join(given)}, "
             f"got {shown(dynamic_shapes)}"
         )
-    return [found for name, value in given.items() for found in _of(specs.get(name), value, name)]
+    found = [size for name, value in given.items() for size in _of(specs.get(name), value, name)]
+    first: dict[str, DynamicSize] = {}
+    for size in found:
+        known = first.setdefault(size.name, size) if size.name is not None else size
+        if known.length != size.length:
+            raise OptionError(
+                f"to_onnx dynamic_shapes: {known} is {known.length} and {size} {size.length}, and both are named "
+                f"{size.name!r}: one name is one size; give each its own"
+            )
+    return found
 
 
 def _of(spec: Any, value: Any, where: str) -> Iterator[DynamicSize]:

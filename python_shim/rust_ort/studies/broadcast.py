@@ -22,7 +22,7 @@ from torch import Tensor, fx, nn
 import rust_ort
 from rust_ort import torch_private
 from rust_ort.errors import RustOrtError
-from rust_ort.runtime.capture import assumptions
+from rust_ort.runtime.assumptions import assumptions
 from rust_ort.studies.main_job import aligned
 
 CASES = {"(1,) (1,)": (1, 1), "(1,) (p,)": (1, 5), "(q,) (1,)": (4, 1), "(p,) (p,)": (5, 5)}

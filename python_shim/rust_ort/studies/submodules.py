@@ -177,7 +177,7 @@ def _judged(
 
 def text(made: Sequence[Made]) -> str:
     """A row a model."""
-    cells: list[tuple[str, ...]] = [("model", "nodes", "the recipe's", "functions", "max |Δ| from eager", "")]
+    cells: list[tuple[str, ...]] = [("model", "nodes", "the recipe's", "functions", "max |Δ| from eager", "verdict")]
     for one in made:
         seeds = "" if one.seeds is None else str(one.seeds)
         right = "right" if one.right else "WRONG"
