@@ -62,7 +62,9 @@ def to_onnx(
     as torch.export has them, {argument: {dimension: name}}, a name being a str or torch.export.Dim; Dim.DYNAMIC and
     Dim.AUTO leave the name to us. An example's size of 1 may be dynamic, but under Dim.AUTO. parameters: "initializers"
     under their own names, or "inputs" after the arguments. optimized: constants folded and equal nodes shared by
-    onnxscript's optimizer, parameters and calls of functions left as they are. export_modules_as_functions: a
+    onnxscript's optimizer, what is of buffers alone folded where the model does not grow, Reshapes and Transposes taken
+    out where a Gemm or a pointwise node needs none; parameters and calls of functions stay as they are, but for a
+    parameter that is only read transposed, which is stored so, as `weight.T`. export_modules_as_functions: a
     local function for each submodule that is called, which calls with equal bodies share and take parameters as inputs;
     or patterns of the submodules' paths or classes, ["decoder.*", "Attention"]. custom_translations: {torch operator:
     onnxscript function}.
