@@ -98,7 +98,7 @@ def to_onnx(
     target = _checked_path(path)
     plain: Any = getattr(model, "_orig_mod", None) or getattr(model, "_torchdynamo_orig_callable", model)
     with one_at_a_time(), rng_kept(), _same_members(plain), _told_apart(args):
-        made = _forward(plain, lambda: _call(plain, args, kwargs, dynamic_shapes), options)
+        made = _forward(plain, lambda: _call(plain, args, kwargs, dynamic_shapes, own_sizes=patterns != ()), options)
         inputs = made.names.inputs(made.graph, made.call.sizes, made.size_names, as_inputs=parameters == "inputs")
         modules = stacks(made.graph.module.graph, made.onnx, patterns) if patterns != () else None
         proto = assembled(
@@ -217,24 +217,29 @@ def _checked_path(path: object) -> Path | None:
 @dataclass(frozen=True, kw_only=True)
 class _Call:
     """A call of the model, with copies of the arguments. leaves: (path, tensor) of every tensor among them before it:
-    a cache holds others afterwards."""
+    a cache holds others afterwards. own_sizes: whether submodules are to ask their own tensors for sizes."""
 
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     leaves: list[tuple[str, Tensor]]
     sizes: list[DynamicSize]
+    own_sizes: bool
 
     def small(self, *, least: int = 0) -> list[DynamicSize]:
         """Sizes that are to be dynamic, and that torch traces apart in this call."""
         return [size for size in self.sizes if size.strict and least <= size.length < LEAST_TRACED]
 
 
-def _call(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_shapes: object) -> _Call:
+def _call(
+    model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_shapes: object, *, own_sizes: bool
+) -> _Call:
     copies = Copies(model)
     args, kwargs = _apart(model, copies.of(args), copies.of(kwargs))
     given = _bound(model, args, kwargs)
     shapes = _keywords_apart(model, dynamic_shapes, given)
-    return _Call(args=args, kwargs=kwargs, leaves=_tensors(given), sizes=dynamic_sizes(shapes, given))
+    return _Call(
+        args=args, kwargs=kwargs, leaves=_tensors(given), sizes=dynamic_sizes(shapes, given), own_sizes=own_sizes
+    )
 
 
 @dataclass(kw_only=True)
@@ -340,7 +345,7 @@ def _traced(model: Any, call: _Call, options: Options) -> _Forward:
 
     captured = capture(model, call.args, call.kwargs, call.sizes, custom, check)
     names = _Names(model, call.leaves, captured)
-    graph = forward_graph(captured.graph)
+    graph = forward_graph(captured.graph, own_sizes=call.own_sizes)
     onnx = translated(graph, name=_model_name(model), opset=opset_of(options), custom=custom)
     assumed = names.assumptions()
     size_names = _size_names(captured, graph, call.sizes, assumed)

@@ -201,3 +201,29 @@ def test_the_study_prints_every_model_and_is_right(capsys: pytest.CaptureFixture
     assert "----- function name=DecoderLayer domain=rust_ort.modules" in printed
     assert "= | OUTPUT float32  3:1x30x16" in printed and "0 mismatch" in printed
     assert printed.count(" right\n") == len(submodules.VARIANTS) + 2
+
+
+def test_a_functions_sizes_are_of_its_own_inputs() -> None:
+    """With dynamic sizes too: each Linear takes a tensor and its parameters, and equal ones share a function."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=2,
+                         num_attention_heads=2, num_key_value_heads=2, use_cache=False)  # fmt: skip
+    model, ids = LlamaForCausalLM(config).eval(), torch.randint(0, 32, (2, 5))
+    proto = rust_ort.to_onnx(
+        model, ids, dynamic_shapes={"input_ids": {0: "batch", 1: "length"}}, export_modules_as_functions=True
+    )
+    linears = [function for function in proto.functions if function.name.startswith("Linear")]
+    assert [(len(function.input), len(function.output)) for function in linears] == [(2, 1)] * len(linears)
+    assert len(linears) == 2  # 16 to 16, and the head's 16 to 32
+    assert [function.name for function in proto.functions if function.name.startswith("LlamaDecoder")] == [
+        "LlamaDecoderLayer"
+    ]
+    taken = [name for function in proto.functions for name in function.input]
+    assert [name for name in taken if "sym_size" in name] == []
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for shape in ((2, 5), (1, 1), (3, 7)):
+        ids = torch.randint(0, 32, shape)
+        with torch.no_grad():
+            expected = model(ids).logits
+        np.testing.assert_allclose(session.run(None, {"input_ids": ids.numpy()})[0], expected, rtol=1e-4, atol=1e-5)

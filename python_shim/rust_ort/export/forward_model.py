@@ -15,6 +15,7 @@ from rust_ort.errors import ClientError
 from rust_ort.export import partition, translate
 from rust_ort.export.copies import copied_graph
 from rust_ort.export.hash import attribute
+from rust_ort.export.own_sizes import ask_own_tensors
 from rust_ort.export.provenance import module_path, operator_name, source_line
 from rust_ort.export.shapes import expression
 from rust_ort.export.text import one_line
@@ -56,9 +57,9 @@ def written_inputs(gm: fx.GraphModule) -> list[int]:
     return [getattr(desc, "idx", -1) for desc in dict.fromkeys(written)]
 
 
-def forward_graph(gm: fx.GraphModule) -> ForwardGraph:
+def forward_graph(gm: fx.GraphModule, *, own_sizes: bool = False) -> ForwardGraph:
     """A copy of an AOT inference graph, which writes into no input; it asks tensors for sizes that were given, and has
-    no assertions. Errors: ClientError."""
+    no assertions. own_sizes: each submodule asks its own tensors. Errors: ClientError."""
     partition.give_constants_values(gm)
     graph = copied_graph(gm.graph)
     wanted = _plain_outputs(graph)
@@ -68,6 +69,8 @@ def forward_graph(gm: fx.GraphModule) -> ForwardGraph:
         if not node.users and (node.target in partition.BOOKKEEPING or _is_free(node)):
             graph.erase_node(node)
     _ask_for_sizes(graph)
+    if own_sizes:
+        ask_own_tensors(graph)
     inputs = {node.name: _position(node) for node in graph.find_nodes(op="placeholder")}
     constants = _constants_as_inputs(gm, graph)
     module = torch_private.make_graph_module(gm, graph)
