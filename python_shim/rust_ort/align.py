@@ -28,23 +28,32 @@ Feeds: TypeAlias = Any
 """{input: tensor or NumPy array}, or a path as `rust-ort align --feeds` takes it."""
 
 
-@dataclass(frozen=True, kw_only=True)
+_FEEDS = ("feeds1", "feeds2")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Alignment:
-    """What `rust_ort.align` found. rows: each {"row", "symbol", "first", "second", "distance", "max_abs",
-    "max_rel_to_max", "verdict", "reason"}, as `rust-ort align --json` prints them; a side is None or {"kind", "dtype",
-    "shape", "signature", "op_type", "name"}; numbers that are not finite are "inf" and "nan", which `float` reads.
-    summary: rows and verdicts counted. models: of each its path, feeds, notes on how they were matched, and where it
-    ended ("error", else None). text: all of it for people."""
+    """What `rust_ort.align` found; printed, the rows that tell most. rows: each {"row", "symbol", "first", "second",
+    "distance", "max_abs", "max_rel_to_max", "verdict", "reason", "transposed", "counterparts"}, as `rust-ort align
+    --json` prints them; a side is None or {"kind", "dtype", "shape", "signature", "op_type", "name", "of"}, of: what it
+    is by the provenance of a dump's part; transposed: the axes with which the two are equal, else None; counterparts:
+    rows of the values that the verdict is about, where they stand elsewhere, else None; numbers that are not finite are
+    "inf" and "nan", which `float` reads. summary: rows and verdicts counted. outputs: {"all", "matched", "mismatch",
+    "empty", "alone", "worst"}, worst: a row's number. models: of each its path ("model1" for a ModelProto), feeds,
+    notes on how they were matched, and where it ended ("error", else None). text: every row for people. brief: what the
+    command prints."""
 
     rows: list[dict[str, Any]]
     summary: dict[str, int]
+    outputs: dict[str, Any]
     models: list[dict[str, Any]]
     feeds: str
     text: str
+    brief: str
 
     @property
     def differing(self) -> list[dict[str, Any]]:
-        """Rows that are not `=`, or whose values are outside tolerance, in the order of execution."""
+        """Rows that are not `=`, or whose value is outside tolerance of its counterpart, in the order of execution."""
         return [row for row in self.rows if row["symbol"] != "=" or row["verdict"] == "mismatch"]
 
     @property
@@ -53,7 +62,13 @@ class Alignment:
         return [model["trace"]["error"] for model in self.models if model["trace"]["error"] is not None]
 
     def __str__(self) -> str:
-        return self.text
+        return self.brief
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{name}={number}" for name, number in self.summary.items() if number)
+        matched, outputs = self.outputs["matched"], self.outputs["all"]
+        failed = f", {len(self.errors)} models did not run to their end" if self.errors else ""
+        return f"<Alignment: {counts}; {matched} of {outputs} outputs match{failed}>"
 
 
 def align(
@@ -67,14 +82,17 @@ def align(
     providers: Sequence[str] = (),
     custom_op_libraries: tuple[str | os.PathLike[str], ...] = (),
 ) -> Alignment:
-    """Runs two ONNX models on the same feeds, every value an output and nothing optimized, and aligns the two lists by
-    edit distance over kind, dtype, shape, four letters of the content and operator: names do not count.
+    """Runs two ONNX models on the same feeds, every value an output and nothing optimized, and aligns the two lists:
+    inputs and outputs by name, then content, then type, the rest by edit distance over kind, dtype, shape, four letters
+    of the content and operator. A value whose row has another beside it is judged against its counterpart, wherever it
+    is.
 
-    model1, model2: reference and candidate, see `Model`. feeds: for both models, or a pair; matched to inputs by name,
-    else by dtype and shape, in their order (the notes of `Alignment.models` say which); by default made up from the
-    inputs' types and shapes. sizes: {named dimension: number} and seed: of feeds that are made up. tolerance: {"atol",
-    "rtol", "scale"} of values, by default that of each dtype. providers: names, the preferred one first, by default the
-    CPU's. custom_op_libraries: paths; nothing that a model names is loaded.
+    model1, model2: reference and candidate, see `Model`. feeds: for both models, or a pair; matched to inputs by name
+    (of a dump's part also by what its provenance calls them), else by dtype and shape, in their order (the notes of
+    `Alignment.models` say which); by default made up from the inputs' types and shapes. sizes: {named dimension:
+    number} and seed: of feeds that are made up. tolerance: {"atol", "rtol", "scale"} of values, by default that of each
+    dtype. providers: names, the preferred one first, by default the CPU's. custom_op_libraries: paths; nothing that a
+    model names is loaded.
 
     Returns an Alignment: print it. A model that ends in an error is aligned up to there.
 
@@ -93,11 +111,25 @@ def align(
     asked += [f"--seed={_count('seed', None, seed)}"] if feeds is None else []
     with tempfile.TemporaryDirectory(prefix="rust-ort-align-") as made:
         folder = Path(made)
+        places = {made + "/" + name: name.removesuffix(".onnx") for name in ("model1.onnx", "model2.onnx", *_FEEDS)}
         if feeds is not None:
-            asked += [f"--feeds={_fed(given, folder / f'feeds{at}')}" for at, given in enumerate(pair, 1)]
+            asked += [f"--feeds={_fed(given, folder / name)}" for name, given in zip(_FEEDS, pair, strict=False)]
         paths = [_path(model, folder / f"model{at}.onnx") for at, model in enumerate((model1, model2), 1)]
         said = said_by("align", [*asked, "--", *paths], also=(2,))
-    return Alignment(**{name: said[name] for name in ("rows", "summary", "models", "feeds", "text")})
+    named = ("rows", "summary", "outputs", "models", "feeds", "text", "brief")
+    return Alignment(**{name: _renamed(said[name], places) for name in named})
+
+
+def _renamed(value: Any, places: Mapping[str, str]) -> Any:
+    """Without the places of files that are gone."""
+    if isinstance(value, dict):
+        return {key: _renamed(inner, places) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_renamed(inner, places) for inner in value]
+    if isinstance(value, str) and "rust-ort-align-" in value:
+        for place, name in places.items():
+            value = value.replace(place, name)
+    return value
 
 
 def _count(argument: str, key: object, given: object) -> int:

@@ -27,6 +27,7 @@ mod own_mark;
 mod print;
 mod progress;
 mod prove;
+mod provenance;
 mod replay;
 mod rerun;
 mod sbs;
@@ -183,11 +184,14 @@ enum Rerun {
     Keep(keep::Arguments),
     /// Run two models on the same feeds and list their values beside each other, in the order of execution.
     ///
-    /// Values are aligned by kind, dtype, shape, four letters of their content and operator, not by name: `=` nothing of
-    /// these tells them apart, `~` paired, `-` in the first model alone, `+` in the second alone. Pairs of one shape have
-    /// max|Δ| and max|Δ|/max|r|, the first model's value being r, and `!` outside tolerance. The first 20 rows that are
-    /// not the same, and counts; `--all` has every row. Nothing is optimized; bodies of If, Loop and Scan are one node. Exit code: 0 every row is
-    /// the same, 1 not, 2 error, or a model did not run to its end, 3 nothing was compared, or not all, 4 a file is
+    /// Inputs and outputs are paired by name, then content, then type; other values by kind, dtype, shape, four letters of
+    /// their content and operator, not by name: `=` nothing of these tells them apart, `~` paired, `-` in the first model
+    /// alone, `+` in the second alone. A value whose row has another beside it is looked for in the rest of the other model
+    /// (by name, then by content, its axes in any order), so that it has one verdict. Rows have max|Δ| and max|Δ|/max|r|, the
+    /// first model's value being r, and `!` where a value and its counterpart differ beyond tolerance. The first 20 rows that
+    /// are not the same, and counts; `--all` has every row. The last line tells how many outputs match. Nothing is optimized;
+    /// bodies of If, Loop and Scan are one node. Exit code: 0 nothing that has a counterpart differs from it, 1 something
+    /// does, 2 error, or a model did not run to its end, 3 nothing was compared, or a value or an output was not, 4 a file is
     /// damaged.
     ///
     /// Nothing that a model names is loaded: libraries are those of the options below.

@@ -7,9 +7,10 @@ use serde_json::json;
 use super::answer::{json_text, put};
 use super::exit::{Exit, Failure, Outcome, at};
 use super::model_argument::ModelArgument;
+use super::provenance::Provenance;
 use super::table;
 use crate::dump::reader::{self, Place};
-use crate::onnx;
+use crate::onnx::{self, TextOptions};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -47,15 +48,17 @@ fn tensor_text(path: &Path, as_json: bool) -> Result<String, Failure> {
 fn model_text(args: &Arguments) -> Result<String, Failure> {
     let opened = args.model.open()?;
     let path = &opened.path;
+    let calls = Provenance::beside(path)?.calls;
     if args.json {
         let mut answer = onnx::model_json(&opened.model).map_err(at(path))?;
+        for input in answer["graph"]["inputs"].as_array_mut().into_iter().flatten() {
+            let called = input["name"].as_str().and_then(|name| calls.get(name));
+            input["of"] = json!(called);
+        }
         answer["file"] = json!(path);
         return Ok(json_text("print", answer)?);
     }
-    let text = match args.shapes {
-        true => onnx::model_text_with_shapes(&opened.model),
-        false => onnx::model_text(&opened.model),
-    };
+    let text = onnx::model_text_with(&opened.model, &TextOptions { shapes: args.shapes, called: Some(&calls) });
     // Whole when it is piped: lines of a model are no table.
     Ok(table::fit(&text.map_err(at(path))?, table::terminal()))
 }

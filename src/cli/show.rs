@@ -1,6 +1,6 @@
 //! `rust-ort show`: one thing of a dump, in full.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize as _;
@@ -10,13 +10,15 @@ use super::answer::{json_text, line, pretty, put};
 use super::brought::Brought;
 use super::exit::{Failure, Outcome, at};
 use super::node_table::{self, Found};
+use super::provenance::Provenance;
 use super::statistics::statistics;
 use super::table::{self, Give};
 use super::{data_sets, listing, verdicts};
+use crate::base::files::folder_of;
 use crate::compare::significant;
 use crate::dump::reader::{self, Completeness, Place, StepEntry, TensorFile};
 use crate::dump::{Comparison, Damage, NodeTable, Role};
-use crate::onnx::{self, NamedTensor};
+use crate::onnx::{self, NamedTensor, TextOptions};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -63,10 +65,13 @@ fn damage_of(place: &Place) -> Option<&Damage> {
     })
 }
 
-const TENSOR_HEADER: [&str; 9] = ["file", "name", "type", "min", "max", "mean", "std", "nan/inf", "elements"];
+const TENSOR_HEADER: [&str; 10] = ["file", "name", "of", "type", "min", "max", "mean", "std", "nan/inf", "elements"];
+
+/// Place of what a tensor is to the user.
+const OF: usize = 2;
 
 /// Errors: it is damaged.
-fn tensor_row(given: &TensorFile) -> Result<Vec<String>, Failure> {
+fn tensor_row(given: &TensorFile, calls: &HashMap<String, String>) -> Result<Vec<String>, Failure> {
     let file = given.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Ok(match given.load() {
         Err(error) if Damage::of(&error).is_some() => return Err(error.into()),
@@ -74,7 +79,8 @@ fn tensor_row(given: &TensorFile) -> Result<Vec<String>, Failure> {
         Err(error) => [vec![file, error.to_string()], vec![String::new(); TENSOR_HEADER.len() - 2]].concat(),
         Ok(tensor) => {
             let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| significant(value, 5));
-            let mut row = vec![file, tensor.name.clone(), tensor.desc.to_string()];
+            let called = calls.get(&tensor.name).cloned().unwrap_or_default();
+            let mut row = vec![file, tensor.name.clone(), called, tensor.desc.to_string()];
             match statistics(&tensor.view()) {
                 None => row.extend(vec!["-".to_owned(); 5]),
                 Some(facts) => {
@@ -130,8 +136,9 @@ fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
         Place::Tensor(path) => {
             let file = reader::tensor(path).map_err(at(path))?;
             file.load().map_err(at(path))?;
-            let row = tensor_row(&file)?;
-            let lines = TENSOR_HEADER.iter().zip(&row).map(|(name, value)| line(format_args!("{name:9} {value}")));
+            let row = tensor_row(&file, &calls_of(folder_of(path))?)?;
+            let known = TENSOR_HEADER.iter().zip(&row).filter(|(name, value)| **name != "of" || !value.is_empty());
+            let lines = known.map(|(name, value)| line(format_args!("{name:9} {value}")));
             Ok(table::fit(&lines.collect::<String>(), table::terminal()))
         }
         Place::Json(path) => {
@@ -151,7 +158,9 @@ fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
 /// Whole when it is piped: lines of a model are no table.
 fn model_text(path: &Path) -> Result<String, Failure> {
     let model = reader::load_model(path).map_err(at(path))?;
-    Ok(table::fit(&onnx::model_text(&model).map_err(at(path))?, table::terminal()))
+    let calls = Provenance::beside(path)?.calls;
+    let options = TextOptions { shapes: false, called: Some(&calls) };
+    Ok(table::fit(&onnx::model_text_with(&model, &options).map_err(at(path))?, table::terminal()))
 }
 
 /// Which passes ran before the graph optimizer, as the model that it left says; nothing where there is none.
@@ -164,11 +173,25 @@ fn passes_text(optimized: &Path) -> Result<String, Failure> {
     Ok(line(format_args!("{file}: passes {}", onnx::ran(&model).unwrap_or("none"))))
 }
 
+/// What inputs of the part of a data set are to the user.
+fn calls_of(data_set: &Path) -> Result<HashMap<String, String>, Failure> {
+    // It may be named by `.`, which has no parent.
+    let data_set = data_set.canonicalize().map_err(at(data_set))?;
+    Ok(Provenance::of_part(reader::part_of(&data_set))?.calls)
+}
+
 fn tensor_table(step: &StepEntry, width: usize) -> Result<String, Failure> {
     use Give::{End, Middle, Never};
-    let rows = step_files(step)?.iter().map(tensor_row).collect::<Result<Vec<_>, _>>()?;
-    let gives = [Middle, Middle, End, Never, Never, Never, Never, Never, End];
-    Ok(table::aligned(&TENSOR_HEADER, &rows, &gives, width))
+    let calls = calls_of(&step.path)?;
+    let mut rows = step_files(step)?.iter().map(|file| tensor_row(file, &calls)).collect::<Result<Vec<_>, _>>()?;
+    let mut header = TENSOR_HEADER.to_vec();
+    let mut gives = vec![Middle, Middle, Middle, End, Never, Never, Never, Never, Never, End];
+    if rows.iter().all(|row| row[OF].is_empty()) {
+        header.remove(OF);
+        gives.remove(OF);
+        rows.iter_mut().for_each(|row| drop(row.remove(OF)));
+    }
+    Ok(table::aligned(&header, &rows, &gives, width))
 }
 
 fn json_of(place: &Place) -> Result<Value, Failure> {
@@ -187,7 +210,7 @@ fn json_of(place: &Place) -> Result<Value, Failure> {
         Place::Tensor(path) => {
             let file = reader::tensor(path).map_err(at(path))?;
             file.load().map_err(at(path))?;
-            tensor_json(&file)?
+            tensor_json(&file, &calls_of(folder_of(path))?)?
         }
         Place::Json(path) => reader::any_json(path)?,
         Place::Text(path) => json!({ "file": path, "text": reader::text(path).map_err(at(path))? }),
@@ -195,13 +218,14 @@ fn json_of(place: &Place) -> Result<Value, Failure> {
 }
 
 fn step_json(step: &StepEntry) -> Result<Value, Failure> {
-    let tensors = step_files(step)?.iter().map(tensor_json).collect::<Result<Vec<_>, _>>()?;
+    let calls = calls_of(&step.path)?;
+    let tensors = step_files(step)?.iter().map(|file| tensor_json(file, &calls)).collect::<Result<Vec<_>, _>>()?;
     let comparison = reader::comparison(&step.path).map_err(at(&step.path))?;
     Ok(json!({ "step": step, "tensors": tensors, "comparison": comparison }))
 }
 
 /// Errors: it is damaged.
-fn tensor_json(file: &TensorFile) -> Result<Value, Failure> {
+fn tensor_json(file: &TensorFile, calls: &HashMap<String, String>) -> Result<Value, Failure> {
     let path = &file.path;
     Ok(match file.load() {
         Err(error) if Damage::of(&error).is_some() => return Err(error.into()),
@@ -209,7 +233,7 @@ fn tensor_json(file: &TensorFile) -> Result<Value, Failure> {
         Ok(tensor) => {
             let NamedTensor { name, desc, .. } = &tensor;
             json!({
-                "file": path, "name": name, "dtype": desc.dtype.to_string(), "dims": desc.shape.dims(),
+                "file": path, "name": name, "of": calls.get(name), "dtype": desc.dtype.to_string(), "dims": desc.shape.dims(),
                 "statistics": statistics(&tensor.view()),
             })
         }
@@ -227,7 +251,7 @@ fn model_json(path: &Path) -> Result<Value, Failure> {
     };
     Ok(json!({
         "file": path, "name": graph.name(), "passes": onnx::ran(&model), "ir_version": model.ir_version(), "nodes": onnx::count_nodes(&model),
-        "ops": ops, "inputs": values(&graph.input), "outputs": values(&graph.output),
+        "ops": ops, "inputs": values(&graph.input), "inputs_of": Provenance::beside(path)?.calls, "outputs": values(&graph.output),
         "initializers": graph.initializer.iter().map(|tensor| tensor.name()).collect::<Vec<_>>(),
     }))
 }

@@ -1,5 +1,6 @@
 //! Text that fits the terminal.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{self, IsTerminal as _};
 
 use rustix::termios::tcgetwinsize;
@@ -113,9 +114,17 @@ pub(super) fn pieces(header: &[&str], rows: &[Vec<String>], gives: &[Give], widt
             None => return blocks(header, &rows, width),
         }
     }
+    let column = |at: usize| rows.iter().filter_map(move |row| row.get(at)).map(String::as_str);
+    let cuts: Vec<HashMap<&str, String>> = (0..widths.len())
+        .map(|at| if gives[at] == Give::Middle { cut_apart(column(at), widths[at]) } else { HashMap::new() })
+        .collect();
     let line = |cells: Vec<&str>| {
-        let cells = cells.into_iter().zip(&widths).zip(gives).map(|((cell, &width), give)| {
-            let cell = if *give == Give::Middle { cut_middle(cell, width) } else { cut(cell, width) };
+        let cells = cells.into_iter().enumerate().map(|(at, cell)| {
+            let width = widths[at];
+            let cell = cuts[at].get(cell).cloned().unwrap_or_else(|| match gives[at] {
+                Give::Middle => cut_middle(cell, width),
+                _ => cut(cell, width),
+            });
             padded(&cell, width)
         });
         cells.collect::<Vec<_>>().join(&" ".repeat(GAP)).trim_end().to_owned()
@@ -227,6 +236,54 @@ pub(super) fn cut_middle(text: &str, width: usize) -> String {
     within(text.chars(), kept - kept / 2).chain(['…']).chain(tail).collect()
 }
 
+/// Texts that are too wide, cut so that those that differ stay apart: without their middle where that is enough, else
+/// without what they have in common.
+pub(super) fn cut_apart<'a>(texts: impl Iterator<Item = &'a str>, width: usize) -> HashMap<&'a str, String> {
+    let wide: BTreeSet<&str> = texts.filter(|text| columns(text) > width).collect();
+    let mut alike: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for text in wide {
+        alike.entry(cut_middle(text, width)).or_default().push(text);
+    }
+    let mut cuts = HashMap::new();
+    let mut used: HashSet<String> =
+        alike.iter().filter(|(_, texts)| texts.len() == 1).map(|(cut, _)| cut.clone()).collect();
+    for (middle_cut, texts) in alike {
+        if let [text] = texts.as_slice() {
+            cuts.insert(*text, middle_cut);
+            continue;
+        }
+        let begin = shared(&texts);
+        for text in texts {
+            let own: Vec<char> = text.chars().collect();
+            // Back to where the part that differs begins.
+            let from = own[..begin].iter().rposition(|c| !c.is_alphanumeric()).map_or(0, |at| at + 1);
+            let from = if begin - from < width / 2 { from } else { begin };
+            let from = from.min(own.len().saturating_sub(width.saturating_sub(1)));
+            let rest: String = own[from..].iter().collect();
+            let apart = |rest: String| if from > 0 { format!("…{rest}") } else { rest };
+            let mut shown = apart(cut(&rest, width.saturating_sub(usize::from(from > 0))));
+            if used.contains(&shown) {
+                shown = apart(cut_middle(&rest, width.saturating_sub(usize::from(from > 0))));
+            }
+            let mut n = 2;
+            while !used.insert(shown.clone()) {
+                let end = format!("~{n}");
+                shown = cut_middle(text, width.saturating_sub(end.len())) + &end;
+                n += 1;
+            }
+            cuts.insert(text, shown);
+        }
+    }
+    cuts
+}
+
+/// Characters that all of some texts begin with.
+fn shared(texts: &[&str]) -> usize {
+    let Some((first, others)) = texts.split_first() else { return 0 };
+    let with = |other: &&str| first.chars().zip(other.chars()).take_while(|(one, other)| one == other).count();
+    others.iter().map(with).min().unwrap_or_default()
+}
+
 pub(super) fn escape(text: &str) -> String {
     text.chars().fold(String::new(), |mut escaped, c| {
         if c.is_control() {
@@ -295,6 +352,25 @@ mod tests {
         assert_eq!(wrapped("one two three", 8), ["one two", "three"]);
         assert_eq!(wrapped("a/very/long/path and", 9), ["a/ve…path", "and"]);
         assert_eq!(wrapped("", 9), [""]);
+    }
+
+    #[test]
+    fn names_that_differ_stay_apart() {
+        let layer = |at: usize, name: &str| format!("model.layers.{at}.self_attn.{name}_proj.weight");
+        let names: Vec<String> = ["q", "k", "v", "o"].map(|name| [layer(0, name), layer(1, name)]).concat();
+        let of = |width: usize| {
+            let cuts = cut_apart(names.iter().map(String::as_str), width);
+            assert!(cuts.values().all(|cut| columns(cut) <= width), "{width}: {cuts:?}");
+            assert_eq!(cuts.values().collect::<HashSet<_>>().len(), names.len(), "{width}: {cuts:?}");
+            names.iter().map(|name| cuts[name.as_str()].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(20)[..2], ["…0.self_attn.q_proj…", "…1.self_attn.q_proj…"]);
+        for width in 8..37 {
+            of(width);
+        }
+        assert!(cut_apart(["short"].into_iter(), 5).is_empty());
+        let two = ["aaaaaaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbbbbbb"];
+        assert_eq!(cut_apart(two.into_iter(), 5)[two[1]], "bb…bb");
     }
 
     #[test]

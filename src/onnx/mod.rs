@@ -41,7 +41,7 @@ pub use precision::{
     Attend, MISSING_KERNELS, MissingKernels, SWITCHES, Switched, Unrounded, Widened, double, dtype_of, for_each_typed,
     mentions, refused_operator, single, switched, widen, widen_but,
 };
-pub use print::{model_json, model_text, model_text_with_shapes, preview, tensor_line, type_text};
+pub use print::{TextOptions, model_json, model_text, model_text_with, preview, tensor_line, type_text};
 pub use region::{Extent, HIGHEST_RANK, Op, Program, REGION, Step, TYPED_REGION, TypedProgram};
 pub use rewrite::{
     AVERAGED, BELOW, ChannelConvolution, HALF_PRODUCT, KEEPDIMS, LEFT_AXIS, RowReduction, TURNED, Target, WIDE_SUM,

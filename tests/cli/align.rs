@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use rust_ort::onnx::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
-    TensorProto, ValueInfoProto, attribute_proto::AttributeType,
+    TensorProto, ValueInfoProto, attribute_proto::AttributeType, type_proto,
 };
 use rust_ort::onnx::{save, tensor_proto, value_info};
 use rust_ort::tensor::{DType, TensorBuf, TensorDesc};
@@ -58,6 +58,7 @@ fn sums(prefix: &str, w: &[f32]) -> GraphProto {
 }
 
 fn put(folder: &Path, name: &str, graph: GraphProto) {
+    fs::create_dir_all(folder).unwrap();
     save(&model(graph), &folder.join(name)).unwrap();
 }
 
@@ -185,6 +186,8 @@ fn inputs_of_other_names_are_matched_by_dtype_and_shape_and_ambiguity_is_told() 
     assert_eq!(symbols(&value), "====");
     let note = value["models"][1]["notes"][0].as_str().unwrap();
     assert!(note.contains("input \"s\" is fed with \"p\", ambiguous: 2 tensors and 2 inputs"), "{note}");
+    let note = value["models"][1]["notes"][1].as_str().unwrap();
+    assert!(note.contains("input \"t\" is fed with \"q\", ambiguous: 2 tensors and 2 inputs"), "{note}");
     // A weight of the one is an input of the other.
     put(folder.path(), "c.onnx", sums("", &[3., 4.]));
     let mut fed = sums("", &[3., 4.]);
@@ -403,7 +406,8 @@ fn values_that_are_no_tensors_of_torchs_are_named() {
     }];
     put(folder.path(), "a.onnx", graph);
     let value = json(folder.path(), &["a.onnx", "a.onnx"]);
-    assert_eq!(symbols(&value), "=======", "{}", value["text"]);
+    assert_eq!(symbols(&value), "====~==", "what nobody read is not the same: {}", value["text"]);
+    assert!(value["text"].as_str().unwrap().contains("| not compared\n"), "{}", value["text"]);
     assert!(value["models"][0]["trace"]["not_shown"][0].as_str().unwrap().starts_with("\"list\": "), "{value}");
     assert_eq!(
         (&value["rows"][4]["verdict"], &value["rows"][4]["first"]["signature"]),
@@ -466,7 +470,8 @@ fn what_does_not_fit_together_is_an_error() {
         (&["a.onnx", "a.onnx", "--size", "n"], "NAME=N"),
         (&["a.onnx", "a.onnx", "--feeds", "x", "--seed", "1"], "cannot be used with"),
         (&["a.onnx", "a.onnx", "--json", "--csv"], "cannot be used with"),
-        (&["a.onnx", "a.onnx", "--provider", "NoneExecutionProvider"], "NoneExecutionProvider"),
+        (&["a.onnx", "a.onnx", "--provider", "NoneExecutionProvider"], "--provider NoneExecutionProvider: onnxruntime"),
+        (&["a.onnx", "a.onnx", "--provider", "Foo"], "--provider Foo: expected an execution provider by its name"),
         (&["a.onnx", "a.onnx", "--custom-op-library", "nowhere.so"], "nowhere.so"),
     ] {
         let said = align(folder.path(), args);
@@ -512,4 +517,243 @@ fn tensors_that_share_bytes_are_refused() {
     let said = align(folder.path(), &["a.onnx", "a.onnx", "--feeds", "x.safetensors"]);
     let expected = "x.safetensors: z: its bytes are 0 to 8, where those before end at 8";
     assert!(said.code == 2 && said.err.contains(expected), "{}{}", said.out, said.err);
+}
+
+/// `y = x·W - x·U`, its products in this order.
+fn products(order: [&str; 2]) -> GraphProto {
+    let of = |name: &str| if name == "p" { "W" } else { "U" };
+    let weight = |name: &str, from: f32| {
+        let values: Vec<f32> = (0..9).map(|at| (from + at as f32).sin()).collect();
+        tensor_proto(name, &TensorBuf::from_f32([3, 3], &values).unwrap().view())
+    };
+    let mut nodes: Vec<NodeProto> = order.iter().map(|name| node("MatMul", &["x", of(name)], &[name])).collect();
+    nodes.push(node("Sub", &["p", "q"], &["y"]));
+    GraphProto {
+        input: vec![info("x", DType::F32, &[2, 3])],
+        output: vec![info("y", DType::F32, &[2, 3])],
+        initializer: vec![weight("W", 0.), weight("U", 5.)],
+        node: nodes,
+        ..Default::default()
+    }
+}
+
+fn row<'v>(value: &'v Value, name: &str) -> &'v Value {
+    value["rows"].as_array().unwrap().iter().find(|row| row["first"]["name"] == name).unwrap()
+}
+
+#[test]
+fn a_value_in_another_place_is_judged_against_its_counterpart() {
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "a.onnx", products(["p", "q"]));
+    put(folder.path(), "b.onnx", products(["q", "p"]));
+    let said = align(folder.path(), &["a.onnx", "b.onnx", "--all"]);
+    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    assert!(!said.out.lines().any(|line| line.contains(" | ") && line.contains('!')), "{}", said.out);
+    assert!(said.out.ends_with("outputs: 1 of 1 match, worst a=0 r=0 (\"y\" of row 7)\n"), "{}", said.out);
+    let value = json(folder.path(), &["a.onnx", "b.onnx"]);
+    assert_eq!((symbols(&value).as_str(), &value["summary"]["mismatch"]), ("===~~==", &json!(0)), "{}", value["text"]);
+    let crossed = row(&value, "p");
+    assert_eq!((&crossed["second"]["name"], &crossed["counterparts"]), (&json!("q"), &json!([5, 5])));
+    assert_eq!((&crossed["verdict"], &crossed["max_abs"]), (&json!("match"), &json!(0.)));
+    // One that differs from its counterpart is told, of whatever row.
+    let mut other = products(["q", "p"]);
+    other.initializer[1] = tensor_proto("U", &TensorBuf::from_f32([3, 3], &[9.; 9]).unwrap().view());
+    put(folder.path(), "c.onnx", other);
+    let value = json(folder.path(), &["a.onnx", "c.onnx"]);
+    let verdicts = |name: &str| row(&value, name)["verdict"].clone();
+    assert_eq!([verdicts("W"), verdicts("U"), verdicts("y")], ["match", "mismatch", "mismatch"], "{}", value["text"]);
+    assert_eq!(value["outputs"], json!({ "all": 1, "matched": 0, "mismatch": 1, "empty": 0, "alone": 0, "worst": 7 }));
+    let said = align(folder.path(), &["a.onnx", "c.onnx"]);
+    assert!(said.code == 1 && said.out.contains("outputs: 0 of 1 match, 1 differ, worst a="), "{}", said.out);
+}
+
+#[test]
+fn a_value_of_another_operator_is_no_counterpart() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |op: &str| {
+        let mut graph = sums("", &[3., 4.]);
+        graph.node.insert(1, node(op, &["x"], &["other"]));
+        graph
+    };
+    put(folder.path(), "a.onnx", of("Neg"));
+    put(folder.path(), "b.onnx", of("Identity"));
+    let value = json(folder.path(), &["a.onnx", "b.onnx"]);
+    // That of the second is its input; the outputs agree.
+    assert_eq!(
+        (&value["summary"]["mismatch"], &value["outputs"]["matched"]),
+        (&json!(0), &json!(1)),
+        "{}",
+        value["text"]
+    );
+    assert_eq!(align(folder.path(), &["a.onnx", "b.onnx"]).code, 0);
+}
+
+#[test]
+fn outputs_and_inputs_are_paired_by_name_then_content() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |inputs: [&str; 2], outputs: [&str; 2], written: [&str; 2]| {
+        let mut nodes = vec![node("Neg", &[inputs[0]], &[written[0]]), node("Exp", &[inputs[1]], &[written[1]])];
+        if outputs[0] != written[0] {
+            nodes.reverse();
+        }
+        GraphProto {
+            input: inputs.map(|name| info(name, DType::F32, &[5])).to_vec(),
+            output: outputs.map(|name| info(name, DType::F32, &[5])).to_vec(),
+            node: nodes,
+            ..Default::default()
+        }
+    };
+    put(folder.path(), "a.onnx", of(["x", "z"], ["m", "n"], ["m", "n"]));
+    for (name, graph) in [
+        ("named.onnx", of(["x", "z"], ["n", "m"], ["m", "n"])),
+        ("content.onnx", of(["x", "z"], ["s", "r"], ["r", "s"])),
+    ] {
+        put(folder.path(), name, graph);
+        let value = json(folder.path(), &["a.onnx", name]);
+        let rows: Vec<_> =
+            value["rows"].as_array().unwrap().iter().filter(|row| row["first"]["kind"] == "output").collect();
+        let of = |at: usize| (rows[at]["first"]["name"].clone(), rows[at]["second"]["name"].clone());
+        let expected = if name == "named.onnx" { ["m", "n"] } else { ["r", "s"] };
+        assert_eq!(
+            [of(0), of(1)],
+            [(json!("m"), json!(expected[0])), (json!("n"), json!(expected[1]))],
+            "{}",
+            value["text"]
+        );
+        assert_eq!(value["outputs"]["matched"], 2, "{}", value["text"]);
+        assert_eq!(align(folder.path(), &["a.onnx", name]).code, 0);
+    }
+    // One that the other model has not is no match.
+    let mut one = of(["x", "z"], ["m", "n"], ["m", "n"]);
+    one.output.pop();
+    put(folder.path(), "one.onnx", one);
+    let said = align(folder.path(), &["a.onnx", "one.onnx"]);
+    assert!(said.code == 3 && said.out.contains("outputs: 1 of 2 match, 1 in one model alone, worst"), "{}", said.out);
+}
+
+#[test]
+fn a_transpose_away_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    for dims in [[2, 3], [3, 3]] {
+        let n = (dims[0] * dims[1]) as usize;
+        let values: Vec<f32> = (0..n).map(|at| (at as f32).sin()).collect();
+        let weight = TensorBuf::from_f32(dims, &values).unwrap();
+        let turned: Vec<f32> =
+            (0..n).map(|at| values[at % dims[0] as usize * dims[1] as usize + at / dims[0] as usize]).collect();
+        let turned = TensorBuf::from_f32([dims[1], dims[0]], &turned).unwrap();
+        let mut graph = GraphProto {
+            input: vec![info("x", DType::F32, &[4, dims[0]])],
+            output: vec![info("y", DType::F32, &[4, dims[1]])],
+            initializer: vec![tensor_proto("W", &weight.view())],
+            node: vec![node("MatMul", &["x", "W"], &["y"])],
+            ..Default::default()
+        };
+        put(folder.path(), "a.onnx", graph.clone());
+        graph.initializer = vec![tensor_proto("WT", &turned.view())];
+        graph.node.insert(0, node("Transpose", &["WT"], &["W"]));
+        put(folder.path(), "b.onnx", graph);
+        let said = align(folder.path(), &["a.onnx", "b.onnx"]);
+        assert!(said.code == 0 && said.out.contains("a=0 r=0 T(1,0)"), "{dims:?}: {}", said.out);
+        let value = json(folder.path(), &["a.onnx", "b.onnx"]);
+        assert_eq!((&row(&value, "W")["transposed"], &row(&value, "W")["verdict"]), (&json!([1, 0]), &json!("match")));
+    }
+}
+
+#[test]
+fn what_has_no_elements_is_not_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = common::Model::default().node("Neg", &["x"], &["y"]);
+    let dims = [common::Dim::Named("b"), common::Dim::Named("n")];
+    let model = model.input("x", DType::F32, &dims).output("y", DType::F32, &dims).build();
+    fs::write(folder.path().join("a.onnx"), model).unwrap();
+    let said = align(folder.path(), &["a.onnx", "a.onnx", "--size", "b=0", "--size", "n=3"]);
+    assert_eq!(said.code, 3, "{}", said.out);
+    assert!(said.out.contains(" 0 match, 0 mismatch, 0 not compared, 3 without elements\n"), "{}", said.out);
+    assert!(said.out.contains("nothing was compared: no value has elements"), "{}", said.out);
+}
+
+#[test]
+fn an_initializer_that_nobody_reads_is_named_and_not_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bits) in [("a.onnx", 0x11), ("b.onnx", 0x55)] {
+        let mut graph = sums("", &[3., 4.]);
+        let four = TensorProto {
+            name: Some("q".into()),
+            data_type: Some(22),
+            dims: vec![2],
+            raw_data: Some(vec![bits].into()),
+            ..Default::default()
+        };
+        graph.initializer.push(four);
+        put(folder.path(), name, graph);
+    }
+    let said = align(folder.path(), &["a.onnx", "b.onnx"]);
+    assert_eq!(said.code, 3, "{}{}", said.out, said.err);
+    assert!(said.out.contains("model 2: without its value: \"q\": an initializer of int4\n"), "{}", said.out);
+    let value = json(folder.path(), &["a.onnx", "b.onnx"]);
+    assert_eq!((&row(&value, "q")["symbol"], &row(&value, "q")["verdict"]), (&json!("~"), &json!("not_compared")));
+}
+
+#[test]
+fn inputs_that_are_not_fed_say_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut graph = sums("", &[3., 4.]);
+    let mut texts = info("s", DType::F32, &[2]);
+    if let Some(type_proto::Value::TensorType(tensor)) = texts.r#type.as_mut().unwrap().value.as_mut() {
+        tensor.elem_type = Some(8);
+    }
+    graph.input.push(texts);
+    put(folder.path(), "a.onnx", graph);
+    let said = align(folder.path(), &["a.onnx", "a.onnx"]);
+    assert!(said.code == 2 && said.err.contains("input \"s\" is string[2]: only tensors of numbers"), "{}", said.err);
+}
+
+/// A part of a dump: its inputs are numbered, and its provenance tells what they are.
+#[test]
+fn inputs_of_a_part_are_called_and_fed_as_their_provenance_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |v: &str, w: &str| GraphProto {
+        input: vec![info(v, DType::F32, &[2]), info(w, DType::F32, &[2]), info("x", DType::F32, &[2])],
+        output: vec![info("y", DType::F32, &[2])],
+        node: vec![node("Mul", &["x", w], &["h"]), node("Sub", &["h", v], &["y"])],
+        ..Default::default()
+    };
+    let part = folder.path().join("part_0");
+    let tensors = [("p1", floats(&[1., 2.])), ("p2", floats(&[30., 40.])), ("x", floats(&[5., 6.]))];
+    data_set(&part.join("test_data_set_0"), &tensors);
+    put(&part, "model.onnx", of("p1", "p2"));
+    let told = json!({ "inputs": [
+        { "name": "p1", "role": "PlainAOTInput", "of": "layer.v" }, { "name": "p2", "role": "PlainAOTInput", "of": "layer.w" },
+    ] });
+    fs::write(part.join("provenance.json"), told.to_string()).unwrap();
+    // The same inputs by their names, in another order.
+    let mut named = of("layer.v", "layer.w");
+    named.input.swap(0, 1);
+    put(folder.path(), "named.onnx", named);
+    let args = ["part_0", "named.onnx", "--feeds", "part_0/test_data_set_0"];
+    let value = json(folder.path(), &args);
+    assert_eq!(symbols(&value), "======", "{}", value["text"]);
+    assert_eq!(value["models"][1]["notes"], json!([]));
+    assert_eq!(
+        (&value["rows"][0]["first"]["name"], &value["rows"][0]["first"]["of"]),
+        (&json!("p1"), &json!("layer.v"))
+    );
+    let said = align(folder.path(), &[&args[..], &["--all"]].concat());
+    assert!(said.out.contains(" layer.v ") && !said.out.contains(" p1 "), "{}", said.out);
+    // As initializers.
+    let mut held = of("layer.v", "layer.w");
+    held.input.drain(..2);
+    held.initializer = vec![constant("layer.w", &[30., 40.]), constant("layer.v", &[1., 2.])];
+    put(folder.path(), "held.onnx", held);
+    let value = json(folder.path(), &["part_0", "held.onnx"]);
+    assert_eq!(
+        (&value["summary"]["matched"], &value["outputs"]["matched"]),
+        (&json!(6), &json!(1)),
+        "{}",
+        value["text"]
+    );
+    let printed = dumping::piped(folder.path(), &["print", "part_0"]).out;
+    assert!(printed.contains("input: name='p2' type=dtype('float32') shape=[2] of='layer.w'\n"), "{printed}");
+    let shown = dumping::piped(folder.path(), &["show", "part_0/model.onnx"]).out;
+    assert!(shown.contains("of='layer.w'"), "{shown}");
 }

@@ -79,7 +79,7 @@ fn a_part_has_modules_and_the_worst_verdict_of_each_node() {
     let boxes = value["boxes"].as_array().unwrap();
     let told: Vec<_> = boxes.iter().map(|one| json!([one["op"], one["module"], one["mark"]])).collect();
     // What is made of parameters alone is not drawn, as they are not.
-    let expected = json!([["input", "m.0", null], ["MatMul", "m.0", "match"], ["Neg", "m.1", "mismatch"]]);
+    let expected = json!([["input", "", null], ["MatMul", "m.0", "match"], ["Neg", "m.1", "mismatch"]]);
     assert_eq!(json!(told), expected);
     assert_eq!((&value["folded"], &value["steps"]), (&2.into(), &json!([0, 1])));
     assert_eq!(value["lines"], json!([[0, 1], [1, 2]]));
@@ -138,11 +138,13 @@ fn a_picture_replaces_regular_files_alone_and_never_its_model() {
     save(&any_model::model(), &at("any.onnx")).unwrap();
     let model = fs::read(at("any.onnx")).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe"), rustix::fs::Mode::RWXU).unwrap();
+    save(&any_model::model(), &at("other.onnx")).unwrap();
     symlink("any.onnx", at("link.svg")).unwrap();
     symlink("drawn.svg", at("other.svg")).unwrap();
     for (command, named, expected) in [
         (["dot", "any.onnx", "--svg"], "any.onnx", "it is the file that is read"),
         (["dot", "any.onnx", "--svg"], "link.svg", "it is the file that is read"),
+        (["dot", "any.onnx", "--svg"], "other.onnx", "it is an ONNX model"),
         (["dot", "any.onnx", "--svg"], "pipe", "it is a pipe"),
         (["dot", "any.onnx", "--svg"], ".", "it is a folder"),
         (["study", "gemm", "--svg"], "pipe", "it is a pipe"),

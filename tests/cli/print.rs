@@ -30,9 +30,9 @@ init: name='e' type=float16 shape=(2,) -- in file 'data'
 init: name='s' type=float32 shape=(8,) -- sparse, 2 set
 Add(x, w) -> a
 If(c, then_branch=below, axes=[1,2]) -> b
-  then_branch: graph name=''
-    Neg(a) -> inner
-    output: name='inner' type=? shape=?
+  | then_branch: graph name=''
+  |   Neg(a) -> inner
+  |   output: name='inner' type=? shape=?
   F[local](b) -> d
     Mul(d, e) -> y
 output: name='y' type=dtype('float32') shape=[2]

@@ -103,7 +103,7 @@ pub fn model() -> ModelProto {
 
 /// Everything the module does, on one model.
 pub fn use_all(mut model: ModelProto, folder: &Path) {
-    let _ = onnx::model_text_with_shapes(&model);
+    let _ = onnx::model_text_with(&model, &onnx::TextOptions { shapes: true, called: None });
     let _ = onnx::model_json(&model);
     for &dtype in DType::ALL {
         onnx::mentions(&model, dtype);

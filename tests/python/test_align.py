@@ -170,7 +170,7 @@ def test_feeds_are_arrays_tensors_and_files(kind: str, tmp_path: Path) -> None:
     assert [row["symbol"] for row in found.rows] == ["=", "=", "="]
     assert found.rows[0]["first"]["signature"] == make_summary(x)
     assert found.rows[1]["first"]["signature"] == make_summary(-x)
-    assert "003 = | OUTPUT float32  2:2x3 " in str(found)
+    assert "003 = | OUTPUT float32  2:2x3 " in found.text
 
 
 def test_a_damaged_npz_is_told(tmp_path: Path) -> None:
@@ -234,6 +234,52 @@ def test_an_initializer_that_is_an_input_too_need_not_be_fed() -> None:
     found = rust_ort.align(model, model, feeds={"x": x, "w": x})
     assert [row["first"]["signature"] for row in found.rows] == ["BCAA", "BBAA", "CDAA", "CDAA"]
     assert found.models[0]["notes"] == ['no input takes "w"']
+
+
+def test_what_is_printed_is_what_the_command_prints() -> None:
+    one, other = identity("x", FLOAT, ["n", 3], "Neg"), identity("x", FLOAT, ["n", 3], "Abs")
+    found = rust_ort.align(one, other, feeds={"x": np.ones((2, 3), np.float32)})
+    assert "001 = " not in str(found) and "002 ~ " in str(found) and "001 = " in found.text
+    assert str(found).splitlines()[-1].startswith("outputs: 0 of 1 match, 1 differ, worst a=2.00e0 r=2.00e0 !"), str(
+        found
+    )
+    assert (
+        repr(found).startswith("<Alignment: ")
+        and "mismatch=1" in repr(found)
+        and "0 of 1 outputs match" in repr(found)
+        and len(repr(found)) < 200
+    )
+    assert [model["path"] for model in found.models] == ["model1", "model2"]
+    assert "model 1: model1, " in str(found) and "rust-ort-align-" not in found.text + found.feeds
+    assert found.outputs == {"all": 1, "matched": 0, "mismatch": 1, "empty": 0, "alone": 0, "worst": 3}
+
+
+def test_a_value_has_one_verdict_wherever_it_stands() -> None:
+    rng = np.random.default_rng(0)
+    weights = {name: rng.normal(size=(6, 6)).astype(np.float32) for name in ("W", "U")}
+
+    def model(order: str, transposed: bool = False) -> onnx.ModelProto:
+        nodes = [helper.make_node("MatMul", ["x", {"p": "W", "q": "U"}[name]], [name]) for name in order]
+        held = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+        if transposed:
+            held[0] = numpy_helper.from_array(np.ascontiguousarray(weights["W"].T), "Wt")
+            nodes = [helper.make_node("Transpose", ["Wt"], ["W"], perm=[1, 0]), *nodes]
+        graph = helper.make_graph(
+            [*nodes, helper.make_node("Sub", ["p", "q"], ["y"])],
+            "g",
+            [helper.make_tensor_value_info("x", FLOAT, ["b", 6])],
+            [helper.make_tensor_value_info("y", FLOAT, ["b", 6])],
+            held,
+        )
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+    found = rust_ort.align(model("pq"), model("qp"), sizes={"b": 5})
+    assert found.summary["mismatch"] == 0 and found.outputs["matched"] == 1, found.text
+    swapped = next(row for row in found.rows if row["first"] and row["first"]["name"] == "p")
+    assert (swapped["verdict"], swapped["max_abs"]) == ("match", 0)
+    found = rust_ort.align(model("pq"), model("pq", transposed=True), sizes={"b": 5})
+    assert found.summary["mismatch"] == 0 and found.outputs["matched"] == 1, found.text
+    assert [1, 0] in [row["transposed"] for row in found.rows], found.text
 
 
 def test_what_does_not_fit_is_an_error() -> None:

@@ -14,8 +14,8 @@ pub(crate) struct Arguments {
     /// Likewise: the candidate
     #[arg(value_parser = data_sets::named())]
     pub(super) model2: PathBuf,
-    /// Feeds: a data set (a folder with input_0.pb, …), a part of a dump (its first whole data set), a .npz, a
-    /// .safetensors or a .pb file. Twice: for each model its own
+    /// Feeds: a data set (a folder with input_0.pb, …), a part of a dump (its first whole data set), a .npz, .npy,
+    /// .safetensors or .pb file. Twice: for each model its own
     /// [default: made up from the inputs' types and shapes]
     #[arg(long, value_name = "FILE_OR_FOLDER", value_parser = data_sets::named())]
     pub(super) feeds: Vec<PathBuf>,

@@ -65,10 +65,9 @@ impl Input {
         let declared = info.r#type.as_ref();
         let tensor = match declared.and_then(|declared| declared.value.as_ref()) {
             Some(type_proto::Value::TensorType(tensor)) => tensor,
-            _ => return Err(format!("input {:?} is {}, which is not fed", info.name(), onnx::type_text(declared))),
+            _ => return Err(not_fed(info)),
         };
-        let dtype =
-            DType::from_onnx(tensor.elem_type()).map_err(|error| format!("input {:?}: {error}", info.name()))?;
+        let dtype = DType::from_onnx(tensor.elem_type()).map_err(|_| not_fed(info))?;
         let dim = |dim: &crate::onnx::proto::tensor_shape_proto::Dimension| match &dim.value {
             Some(dimension::Value::DimValue(size)) => Dim::Known(*size),
             Some(dimension::Value::DimParam(name)) => Dim::Symbolic(name.clone()),
@@ -125,43 +124,51 @@ impl Input {
     }
 }
 
-/// Feeds of a model by name, then by dtype and shape, in their order; then `otherwise`. Errors: a tensor of an input's name
-/// does not fit it; an input has none.
+/// Why a model with such an input is not run, and what to do.
+fn not_fed(info: &ValueInfoProto) -> String {
+    format!(
+        "input {:?} is {}: only tensors of numbers and bools are fed; make it an initializer, or align what follows it \
+         (onnx.utils.extract_model cuts a model)",
+        info.name(),
+        onnx::type_text(info.r#type.as_ref())
+    )
+}
+
+/// Tensors that may feed a model, and what is known of both.
+pub(super) struct Offered<'a> {
+    pub(super) sources: &'a [Source],
+    /// What sources are by the provenance of their part, by their name.
+    pub(super) called: &'a HashMap<String, String>,
+    /// The same of the model's inputs.
+    pub(super) inputs_called: &'a HashMap<String, String>,
+    /// A tensor of an input's name, in words.
+    pub(super) whose: &'a str,
+}
+
+/// Feeds of a model by name (their own, or what they are by the provenance), then by dtype and shape, in their order; then
+/// `otherwise`. Errors: a tensor of an input's name does not fit it; an input has none.
 pub(super) fn matched(
     inputs: &[Input],
-    sources: &[Source],
+    offered: &Offered<'_>,
     mut otherwise: impl FnMut(&Input) -> Result<Option<(Source, String)>, String>,
 ) -> Result<Feeds, String> {
-    let mut by_name: HashMap<&str, usize> = HashMap::new();
-    let mut places: HashMap<&str, usize> = HashMap::new();
-    for (at, source) in sources.iter().enumerate().filter(|(_, source)| !source.name.is_empty()) {
-        places.entry(&source.name).or_insert(at);
-    }
-    for input in inputs {
-        if let Some(&at) = places.get(input.name.as_str()) {
-            if !input.fits(&sources[at].tensor) && input.cast(&sources[at].tensor).is_none() {
-                let got = sources[at].tensor.desc();
-                return Err(format!(
-                    "input {:?}: expected {}, the tensor of its name is {got}",
-                    input.name,
-                    input.text()
-                ));
-            }
-            by_name.insert(&input.name, at);
-        }
-    }
+    let sources = offered.sources;
+    let by_name = by_name(inputs, offered)?;
     let taken: HashSet<usize> = by_name.values().copied().collect();
     let mut free: Vec<usize> = (0..sources.len()).filter(|at| !taken.contains(at)).collect();
-    let unnamed = inputs.len() - by_name.len();
-    if unnamed.saturating_mul(free.len().max(inputs.len())) > MOST_PAIRS && !free.is_empty() {
+    let unnamed: Vec<&Input> = inputs.iter().filter(|input| !by_name.contains_key(input.name.as_str())).collect();
+    if unnamed.len().saturating_mul(free.len().max(inputs.len())) > MOST_PAIRS && !free.is_empty() {
         return Err(format!(
-            "{unnamed} inputs have no tensor of their name, and {} tensors no input: too many to match them by dtype and \
+            "{} inputs have no tensor of their name, and {} tensors no input: too many to match them by dtype and \
              shape; give the tensors the names of the inputs",
+            unnamed.len(),
             free.len()
         ));
     }
+    // What was taken meanwhile might have been meant for another.
+    let all_free = free.clone();
     let mut feeds = Feeds::default();
-    for (at, input) in inputs.iter().enumerate() {
+    for input in inputs {
         let (name, told) = (input.name.clone(), format!("input {:?}", input.name));
         let by_kind = || free.iter().position(|&source| input.fits(&sources[source].tensor));
         let tensor = match by_name.get(name.as_str()).copied() {
@@ -175,18 +182,15 @@ pub(super) fn matched(
             Some(source) => sources[source].tensor.clone(),
             None => match by_kind() {
                 Some(place) => {
-                    let fitting = free.iter().filter(|&&source| input.fits(&sources[source].tensor)).count();
                     let source = &sources[free.remove(place)];
-                    let rivals = inputs[at + 1..].iter().filter(|other| !by_name.contains_key(other.name.as_str()));
-                    let rivals = rivals.filter(|other| other.fits(&source.tensor)).count();
+                    let fitting = all_free.iter().filter(|&&source| input.fits(&sources[source].tensor)).count();
+                    let rivals = unnamed.iter().filter(|other| other.fits(&source.tensor)).count();
                     let whose =
                         if source.name.is_empty() { "a tensor".to_owned() } else { format!("{:?}", source.name) };
                     let how = match (fitting, rivals) {
-                        (1, 0) => "the only one of its dtype and shape".to_owned(),
+                        (1, 1) => "the only one of its dtype and shape".to_owned(),
                         _ => format!(
-                            "ambiguous: {} tensors and {} inputs have its dtype and shape, taken in their order",
-                            fitting,
-                            rivals + 1
+                            "ambiguous: {fitting} tensors and {rivals} inputs have its dtype and shape, taken in their order"
                         ),
                     };
                     feeds.notes.push(format!("{told} is fed with {whose}, {how}"));
@@ -210,14 +214,47 @@ pub(super) fn matched(
     Ok(feeds)
 }
 
+/// Places of the sources of inputs that have one of their name, or that both are one thing by the provenance. Errors: one does
+/// not fit.
+fn by_name<'i>(inputs: &'i [Input], offered: &Offered<'_>) -> Result<HashMap<&'i str, usize>, String> {
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for (at, source) in offered.sources.iter().enumerate().filter(|(_, source)| !source.name.is_empty()) {
+        places.entry(&source.name).or_insert(at);
+    }
+    for (at, source) in offered.sources.iter().enumerate() {
+        if let Some(called) = offered.called.get(&source.name) {
+            places.entry(called).or_insert(at);
+        }
+    }
+    let mut found = HashMap::new();
+    for input in inputs {
+        let called = offered.inputs_called.get(&input.name).map(String::as_str);
+        let at = places.get(input.name.as_str()).or_else(|| places.get(called?)).copied();
+        let Some(at) = at else { continue };
+        let tensor = &offered.sources[at].tensor;
+        if !input.fits(tensor) && input.cast(tensor).is_none() {
+            let (name, expected, whose) = (&input.name, input.text(), offered.whose);
+            return Err(format!("input {name:?}: expected {expected}, {whose} is {}", tensor.desc()));
+        }
+        found.insert(input.name.as_str(), at);
+    }
+    Ok(found)
+}
+
 fn missing(input: &Input, free: &[usize], sources: &[Source]) -> String {
-    let left = free.iter().map(|&source| format!("{:?} {}", sources[source].name, sources[source].tensor.desc()));
-    let shown: Vec<_> = left.take(SHOWN).collect();
+    let told = |at: usize| format!("{:?} {}", sources[at].name, sources[at].tensor.desc());
+    let shown: Vec<_> = free.iter().map(|&at| told(at)).take(SHOWN).collect();
     let more = if free.len() > SHOWN { format!(", and {} more", free.len() - SHOWN) } else { String::new() };
     let left = if shown.is_empty() { "nothing".to_owned() } else { shown.join(", ") + &more };
+    let fitting = |at: &usize| !free.contains(at) && input.fits(&sources[*at].tensor);
+    let taken: Vec<_> = (0..sources.len()).filter(fitting).map(told).take(SHOWN).collect();
+    let taken = match taken.as_slice() {
+        [] => String::new(),
+        taken => format!("; of its dtype and shape, but fed to other inputs, are {}", taken.join(", ")),
+    };
     format!(
-        "input {:?} {}: no tensor of the feeds has its name, or its dtype and shape; left are {left}; give each model its \
-         own --feeds, or none",
+        "input {:?} {}: no tensor of the feeds has its name, or its dtype and shape; left are {left}{taken}; give each model \
+         its own --feeds, or none",
         input.name,
         input.text()
     )
@@ -284,7 +321,12 @@ impl Made {
             let text = format!("{desc} does not fit into memory beside those before; give --size or --feeds");
             return Err(told(text));
         }
-        let bytes = (0..desc.shape.n_elements()).flat_map(|_| self.element(input.dtype)).collect();
+        let n = desc.shape.n_elements();
+        let bytes = match is_mask(input) {
+            // Of the masks that there are the one that hides nothing.
+            true => [vec![1], vec![0; desc.dtype.size_bytes() - 1]].concat().repeat(n),
+            false => (0..n).flat_map(|_| self.element(input.dtype)).collect(),
+        };
         let tensor = TensorBuf::new(desc, bytes).map_err(|error| told(error.to_string()))?;
         Ok(Source { name: input.name.clone(), tensor })
     }
@@ -334,6 +376,13 @@ impl Made {
     }
 }
 
+/// Whether its integers say what is hidden: 1 or 0, of which others are none.
+fn is_mask(input: &Input) -> bool {
+    use DType::{Bool, I8, I16, I32, I64, U8, U16, U32, U64};
+    let is_integer = matches!(input.dtype, U8 | I8 | U16 | I16 | U32 | I32 | U64 | I64 | Bool);
+    is_integer && input.name.to_lowercase().contains("mask")
+}
+
 /// A float of these types, in its bytes.
 fn rounded(value: f64, dtype: DType) -> Vec<u8> {
     match dtype {
@@ -357,6 +406,12 @@ mod tests {
         Source { name: name.to_owned(), tensor: TensorBuf::zeros(TensorDesc::new(DType::F32, dims).unwrap()) }
     }
 
+    fn matched_to(inputs: &[Input], sources: &[Source]) -> Result<Feeds, String> {
+        let known = HashMap::new();
+        let offered = Offered { sources, called: &known, inputs_called: &known, whose: "the tensor of its name" };
+        matched(inputs, &offered, none)
+    }
+
     fn none(_: &Input) -> Result<Option<(Source, String)>, String> {
         Ok(None)
     }
@@ -371,26 +426,66 @@ mod tests {
             input("d", DType::F32, &[Dim::Known(1), Dim::Known(1)]),
         ];
         let sources = [source("p", &[2]), source("q", &[2]), source("c", &[2]), source("", &[1, 1]), source("r", &[9])];
-        let feeds = matched(&inputs, &sources, none).unwrap();
+        let feeds = matched_to(&inputs, &sources).unwrap();
         assert_eq!(feeds.given.iter().map(|given| given.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c", "d"]);
         assert_eq!(
             feeds.notes,
             [
                 "input \"a\" is fed with \"p\", ambiguous: 2 tensors and 2 inputs have its dtype and shape, taken in their \
                  order",
-                "input \"b\" is fed with \"q\", the only one of its dtype and shape",
+                "input \"b\" is fed with \"q\", ambiguous: 2 tensors and 2 inputs have its dtype and shape, taken in their \
+                 order",
                 "input \"d\" is fed with a tensor, the only one of its dtype and shape",
                 "no input takes \"r\"",
             ]
         );
-        let error = matched(&inputs, &sources[1..], none).unwrap_err();
+        let error = matched_to(&inputs, &sources[1..]).unwrap_err();
         assert!(error.contains("input \"b\" float32[2]") && error.contains("left are"), "{error}");
         let half = input("p", DType::F16, &two);
-        let feeds = matched(&[half], &sources[..1], none).unwrap();
+        let feeds = matched_to(&[half], &sources[..1]).unwrap();
         assert_eq!(feeds.given[0].tensor.desc().to_string(), "float16[2]");
         assert!(feeds.notes[0].ends_with("cast from float32 to float16"), "{:?}", feeds.notes);
-        let error = matched(&inputs[..1], &[source("a", &[3])], none).unwrap_err();
+        let error = matched_to(&inputs[..1], &[source("a", &[3])]).unwrap_err();
         assert!(error.contains("expected float32[2], the tensor of its name is float32[3]"), "{error}");
+    }
+
+    #[test]
+    fn inputs_and_tensors_are_one_by_their_provenance() {
+        let two = [Dim::Known(2)];
+        let map = |pairs: &[(&str, &str)]| -> HashMap<String, String> {
+            pairs.iter().map(|&(name, called)| (name.to_owned(), called.to_owned())).collect()
+        };
+        let of_part = map(&[("primals_1", "model.w"), ("primals_2", "model.v")]);
+        let values = |first: f32| TensorBuf::from_f32([2], &[first, 1.]).unwrap();
+        let sources = [("primals_1", 5.), ("primals_2", 7.)]
+            .map(|(name, first)| Source { name: name.to_owned(), tensor: values(first) });
+        let inputs = [input("model.v", DType::F32, &two), input("model.w", DType::F32, &two)];
+        let none_called = HashMap::new();
+        let offered = Offered { sources: &sources, called: &of_part, inputs_called: &none_called, whose: "it" };
+        let feeds = matched(&inputs, &offered, none).unwrap();
+        assert_eq!(feeds.given.iter().map(|given| given.tensor.clone()).collect::<Vec<_>>(), [values(7.), values(5.)]);
+        assert!(feeds.notes.is_empty(), "{:?}", feeds.notes);
+        // And the other way.
+        let named = [("model.w", 5.), ("model.v", 7.)]
+            .map(|(name, first)| Source { name: name.to_owned(), tensor: values(first) });
+        let inputs = [input("primals_2", DType::F32, &two)];
+        let offered = Offered { sources: &named, called: &none_called, inputs_called: &of_part, whose: "it" };
+        assert_eq!(matched(&inputs, &offered, none).unwrap().given[0].tensor, values(7.));
+        // One tensor is not fed twice, and that is said.
+        let twice = [input("model.w", DType::F32, &two), input("labels", DType::F32, &two)];
+        let offered = Offered { sources: &named[..1], called: &none_called, inputs_called: &none_called, whose: "it" };
+        let error = matched(&twice, &offered, none).unwrap_err();
+        assert!(
+            error.contains("left are nothing; of its dtype and shape, but fed to other inputs, are \"model.w\""),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_mask_that_is_made_up_hides_nothing() {
+        let mask = input("attention_mask", DType::I64, &[Dim::Known(1), Dim::Known(3)]);
+        let tensor = Made::new(0, &[], [&[], &[]]).unwrap().tensor(&mask).unwrap().tensor;
+        assert_eq!(tensor.view().flat_f64(0..3), Some(vec![1.; 3]));
     }
 
     #[test]
@@ -424,6 +519,6 @@ mod tests {
         assert_eq!(inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>(), ["x"]);
         let sequence = ValueInfoProto { name: Some("s".to_owned()), ..ValueInfoProto::default() };
         let graph = GraphProto { input: vec![sequence], ..GraphProto::default() };
-        assert!(Input::all_of(&graph).unwrap_err().contains("not fed"));
+        assert!(Input::all_of(&graph).unwrap_err().contains("are fed"));
     }
 }

@@ -1,12 +1,14 @@
 //! `rust-ort align`: two models run on the same feeds, their values beside each other in the order of execution.
 //!
 //! Both models and their feeds are read, checked and matched before the process is confined: from then on it reads the
-//! runtime's libraries alone. Order: [`arguments`] → [`feed_files`] → [`feeds`] → [`trace`] → [`rows`] → [`text`].
+//! runtime's libraries alone. Order: [`arguments`] → [`feed_files`] → [`feeds`] → [`trace`] → [`pairs`] → [`rows`] → [`text`].
 
 mod arguments;
+mod counterparts;
 mod feed_files;
 mod feeds;
 mod npz;
+mod pairs;
 mod rows;
 mod safetensors;
 mod text;
@@ -18,23 +20,28 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 pub(super) use self::arguments::Arguments;
-use self::feeds::{Feeds, Input, Made, Source};
-use self::rows::{Counts, Row};
+use self::feed_files::Loaded;
+use self::feeds::{Feeds, Input, Made, Offered, Source};
+use self::rows::{Counts, Outputs, Row, Rows};
 use self::text::Width;
 use self::trace::{Trace, Tracer};
 use super::answer::{json_text, put, put_exact};
 use super::apart;
 use super::exit::{Exit, Failure, Outcome, at};
+use super::provenance::Provenance;
 use super::rerun;
 use super::table::{self, MOST_ROWS};
 use crate::compare::Tolerance;
 use crate::dump::reader;
 use crate::onnx::proto::{GraphProto, ModelProto};
 use crate::onnx::{self, NamedTensor, OnnxError};
-use crate::protocol::message::{Optimization, SessionSpec};
+use crate::protocol::message::{CPU_PROVIDER, Optimization, SessionSpec};
 use crate::runtime::Runtime as _;
 use crate::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library, provider_options};
 use crate::tensor::DType;
+
+/// Values that nobody reads of which each has a line.
+const MOST_NOT_SHOWN: usize = 10;
 
 /// A model, its functions in their callers' place, its nodes in order.
 struct Model {
@@ -43,6 +50,8 @@ struct Model {
     inputs: Vec<Input>,
     /// Places of initializers by name.
     constants: HashMap<String, usize>,
+    /// What its inputs are, where it is of a part of a dump.
+    called: HashMap<String, String>,
 }
 
 impl Model {
@@ -58,16 +67,19 @@ impl Model {
         let inputs = Input::all_of(graph).map_err(|why| format!("{}: {why}", path.display()))?;
         let constants =
             graph.initializer.iter().enumerate().map(|(at, tensor)| (tensor.name().to_owned(), at)).collect();
-        Ok(Self { path, proto, inputs, constants })
+        let called = Provenance::beside(&path)?.calls;
+        Ok(Self { path, proto, inputs, constants, called })
     }
 
     fn graph(&self) -> Option<&GraphProto> {
         self.proto.graph.as_ref()
     }
 
-    /// The constant of an input's name, where its dtype and shape are the input's.
-    fn constant(&self, input: &Input) -> Option<Source> {
-        let tensor = &self.graph()?.initializer[*self.constants.get(&input.name)?];
+    /// The constant that has the name of another model's input, where its dtype and shape are the input's.
+    fn constant(&self, input: &Input, of: &Model) -> Option<Source> {
+        let by_provenance = || self.constants.get(of.called.get(&input.name)?);
+        let at = self.constants.get(&input.name).or_else(by_provenance)?;
+        let tensor = &self.graph()?.initializer[*at];
         let tensor = NamedTensor::from_proto(tensor).ok()?.view().to_owned();
         input.fits(&tensor).then(|| Source { name: input.name.clone(), tensor })
     }
@@ -86,6 +98,8 @@ struct Aligned<'a> {
     fed: &'a Fed,
     traces: &'a [Trace; 2],
     rows: Vec<Row<'a>>,
+    /// Counterparts were not looked for everywhere.
+    gave_up: bool,
     /// Name and version of the runtime.
     runtime: String,
     library: PathBuf,
@@ -105,17 +119,19 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let tracer = Tracer { runtime: &runtime, spec };
     let traced = |at: usize| {
         apart::running(&format!("ran {}", models[at].path.display()));
-        tracer.trace(models[at].proto.clone(), &fed.feeds[at].given)
+        let mut trace = tracer.trace(models[at].proto.clone(), &fed.feeds[at].given);
+        trace.called.clone_from(&models[at].called);
+        trace
     };
     let traces = [traced(0), traced(1)];
     let tolerance = args.tolerance.over(Tolerance::for_dtype(DType::F32));
-    let rows = rows::rows([&traces[0], &traces[1]], tolerance.as_ref());
+    let Rows { rows, gave_up } = rows::rows([&traces[0], &traces[1]], tolerance.as_ref());
     let title = format!("onnxruntime {}", runtime.version());
-    let aligned = Aligned { models: &models, fed: &fed, traces: &traces, rows, runtime: title, library };
+    let aligned = Aligned { models: &models, fed: &fed, traces: &traces, rows, gave_up, runtime: title, library };
     if args.csv {
         put_exact(&text::csv(&aligned.rows))?;
     } else {
-        put(&if args.json { aligned.json()? } else { aligned.text(args) })?;
+        put(&if args.json { aligned.json(args)? } else { aligned.text(args) })?;
     }
     Ok(aligned.exit())
 }
@@ -124,8 +140,8 @@ pub(super) fn run(args: &Arguments) -> Outcome {
 fn fed(args: &Arguments, models: &[Model; 2]) -> Result<Fed, Failure> {
     let [first, second] = models;
     let of = |model: &Model, error: String| Failure::from(format!("{}: {error}", model.path.display()));
-    let from_other = |other: &Model, input: &Input| {
-        let constant = other.constant(input)?;
+    let from_other = |model: &Model, other: &Model, input: &Input| {
+        let constant = other.constant(input, model)?;
         Some((constant, format!("the initializer of {}", other.path.display())))
     };
     let files = match args.feeds.as_slice() {
@@ -135,8 +151,11 @@ fn fed(args: &Arguments, models: &[Model; 2]) -> Result<Fed, Failure> {
         _ => return Err("--feeds: expected one, or one for each model".into()),
     };
     let matched = |model: &Model, other: &Model, file: &Path| {
-        let sources = feed_files::load(file)?;
-        feeds::matched(&model.inputs, &sources, |input| Ok(from_other(other, input))).map_err(|why| of(model, why))
+        let Loaded { sources, called } = feed_files::load(file)?;
+        let (inputs_called, whose) = (&model.called, "the tensor of its name");
+        let offered = Offered { sources: &sources, called: &called, inputs_called, whose };
+        feeds::matched(&model.inputs, &offered, |input| Ok(from_other(model, other, input)))
+            .map_err(|why| of(model, why))
     };
     let feeds = [matched(first, second, files[0])?, matched(second, first, files[1])?];
     let [one, other] = files.map(|file| file.display().to_string());
@@ -151,16 +170,22 @@ fn made(args: &Arguments, models: &[Model; 2]) -> Result<Fed, String> {
         let path = model.path.display().to_string();
         move |why: String| format!("{path}: {why}")
     };
-    let of_first = feeds::matched(&first.inputs, &[], |input| {
+    let nothing = HashMap::new();
+    let offered = Offered { sources: &[], called: &nothing, inputs_called: &first.called, whose: "" };
+    let of_first = feeds::matched(&first.inputs, &offered, |input| {
         let constant =
-            second.constant(input).map(|tensor| (tensor, format!("{}'s initializer", second.path.display())));
+            second.constant(input, first).map(|tensor| (tensor, format!("{}'s initializer", second.path.display())));
         constant.map_or_else(|| made.tensor(input).map(|tensor| Some((tensor, String::new()))), |found| Ok(Some(found)))
     });
     let mut of_first = of_first.map_err(told(first))?;
     // That they are made up is said of all of them.
     of_first.notes.retain(|note| !note.ends_with("is fed with "));
-    let of_second = feeds::matched(&second.inputs, &of_first.given, |input| {
-        let constant = first.constant(input).map(|tensor| (tensor, format!("{}'s initializer", first.path.display())));
+    let whose = "what was made up for model 1's input of its name (see --size, or give --feeds)";
+    let (sources, inputs_called) = (&of_first.given, &second.called);
+    let offered = Offered { sources, called: &first.called, inputs_called, whose };
+    let of_second = feeds::matched(&second.inputs, &offered, |input| {
+        let constant =
+            first.constant(input, second).map(|tensor| (tensor, format!("{}'s initializer", first.path.display())));
         let own = |made: &mut Made| Ok(Some((made.tensor(input)?, "a tensor of its own, made up".to_owned())));
         constant.map_or_else(|| own(&mut made), |found| Ok(Some(found)))
     });
@@ -177,11 +202,20 @@ fn loaded(args: &Arguments) -> Result<(OrtRuntime, PathBuf), Failure> {
         "no onnxruntime library is known; name one with --onnxruntime or RUST_ORT_ONNXRUNTIME (in a wheel it is \
          onnxruntime/capi/libonnxruntime.so.*)",
     )?;
+    if let Some(name) = args.provider.iter().find(|name| !name.ends_with("ExecutionProvider")) {
+        return Err(
+            format!("--provider {name}: expected an execution provider by its name, such as {CPU_PROVIDER}").into()
+        );
+    }
     let library = std::path::absolute(library)?;
     let code: Vec<&Path> = args.custom_op_library.iter().map(PathBuf::as_path).chain([library.as_path()]).collect();
     rerun::around_libraries(&args.walls, &args.provider, &code)?;
     apart::running(&format!("loaded {}", library.display()));
     let runtime = OrtRuntime::load(&library, ThreadPool { threads: args.threads, allow_spinning: false })?;
+    if let Some(name) = args.provider.iter().find(|name| !runtime.providers().contains(name)) {
+        let (version, known) = (runtime.version(), runtime.providers().join(", "));
+        return Err(format!("--provider {name}: onnxruntime {version} has {known}").into());
+    }
     Ok((runtime, library))
 }
 
@@ -191,13 +225,15 @@ impl Aligned<'_> {
         if self.traces.iter().any(|trace| trace.error.is_some()) {
             return Exit::Error;
         }
-        if self.rows.iter().any(|row| row.symbol != rows::Symbol::Same) || counts.mismatch > 0 {
+        if counts.mismatch > 0 {
             return Exit::Mismatch;
         }
-        if counts.matched == 0 || counts.not_compared > 0 { Exit::NothingCompared } else { Exit::Success }
+        let outputs = Outputs::of(&self.rows);
+        let is_whole = outputs.alone + outputs.not_read() == 0;
+        if counts.matched == 0 || counts.not_compared > 0 || !is_whole { Exit::NothingCompared } else { Exit::Success }
     }
 
-    fn json(&self) -> Result<String, Failure> {
+    fn json(&self, args: &Arguments) -> Result<String, Failure> {
         let model = |at: usize| {
             let trace = &self.traces[at];
             let fed = self.fed.feeds[at].given.iter();
@@ -211,8 +247,9 @@ impl Aligned<'_> {
         let value = json!({
             "onnxruntime": { "version": self.runtime.rsplit(' ').next(), "library": self.library },
             "feeds": self.fed.from, "models": [model(0), model(1)], "summary": Counts::of(&self.rows),
+            "outputs": Outputs::of(&self.rows),
             "rows": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
-            "text": self.head() + &text::text(&rows, Width::Natural) + &self.foot(),
+            "text": self.head() + &text::text(&rows, Width::Natural) + &self.foot(), "brief": self.text(args),
         });
         Ok(json_text("align", value)?)
     }
@@ -241,8 +278,11 @@ impl Aligned<'_> {
             for note in &fed.notes {
                 text += &format!("model {label}: {}\n", table::escape(note));
             }
-            for name in &trace.not_shown {
+            for name in trace.not_shown.iter().take(MOST_NOT_SHOWN) {
                 text += &format!("model {label}: without its value: {}\n", table::escape(name));
+            }
+            if let Some(more) = trace.not_shown.len().checked_sub(MOST_NOT_SHOWN).filter(|more| *more > 0) {
+                text += &format!("model {label}: and {more} more without their values\n");
             }
             for node in &trace.closed {
                 let node = table::escape(node);
@@ -255,19 +295,28 @@ impl Aligned<'_> {
 
     fn foot(&self) -> String {
         let counts = Counts::of(&self.rows);
-        let Counts { rows, same, paired, first_alone, second_alone, matched, mismatch, not_compared } = counts;
+        let Counts { rows, same, paired, first_alone, second_alone, .. } = counts;
+        let Counts { matched, mismatch, not_compared, no_counterpart, empty, .. } = counts;
         let mut text = format!(
             "{rows} rows: {same} =, {paired} ~, {first_alone} -, {second_alone} +; values of pairs: {matched} match, \
-             {mismatch} mismatch, {not_compared} not compared\n"
+             {mismatch} mismatch, {not_compared} not compared"
         );
+        for (n, what) in [(no_counterpart, "without a counterpart"), (empty, "without elements")] {
+            text += &if n > 0 { format!(", {n} {what}") } else { String::new() };
+        }
+        text.push('\n');
         let legend = "= of one kind, dtype, shape, letters and operator; ~ paired; - in model 1 alone; + in model 2 alone; a: \
-                      max|Δ|, r: max|Δ|/max|r|, ! outside tolerance";
+                      max|Δ|, r: max|Δ|/max|r|, ! outside tolerance, ? of no counterparts; T(1,0) with its axes so; as 7|9: compared are model 1's \
+                      value with model 2's of row 7, model 2's with model 1's of row 9";
         text += &table::paragraph(legend, table::width());
+        if self.gave_up {
+            text += "many values are alike: not every counterpart was looked for\n";
+        }
         for (at, trace) in self.traces.iter().enumerate() {
             if let Some(error) = &trace.error {
                 text += &format!("model {} ends at {}\n", at + 1, table::escape(error));
             }
         }
-        text
+        text + &text::outputs(&self.rows, &counts)
     }
 }

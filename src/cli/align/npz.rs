@@ -1,4 +1,4 @@
-//! NumPy's `.npz`: a zip of `.npy` files, plain or compressed, read whole.
+//! NumPy's `.npz`: a zip of `.npy` files, plain or compressed, read whole; and `.npy` alone.
 
 use std::io::Read as _;
 use std::ops::Range;
@@ -34,6 +34,11 @@ pub(super) fn read(bytes: &[u8], at_most: u64) -> Result<Vec<(String, TensorBuf)
         arrays.push((entry.name.trim_end_matches(".npy").to_owned(), tensor));
     }
     Ok(arrays)
+}
+
+/// The array of a `.npy` file, which has no name. Errors: as [`read`].
+pub(super) fn read_array(bytes: &[u8], _: u64) -> Result<Vec<(String, TensorBuf)>, String> {
+    Ok(vec![(String::new(), array(bytes.to_vec())?)])
 }
 
 /// All that its end tells of. Errors: there are fewer, or others.

@@ -1,11 +1,15 @@
 //! Two lists beside each other: what is paired, and how far apart its values are.
 
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::counterparts::Search;
+use super::pairs::{Pair, pairs};
 use super::trace::Trace;
-use crate::compare::{Dim, Kind, RunResult, TensorVerdict, Tolerance, Verdict, align, distance, judge};
-use crate::tensor::{DType, TensorBuf, TensorView};
+use crate::compare::{Dim, Kind, RunResult, TensorVerdict, Tolerance, Verdict, distance};
 
 /// How two results stand to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -42,10 +46,35 @@ pub(super) struct Row<'a> {
     pub(super) number: usize,
     pub(super) symbol: Symbol,
     pub(super) sides: [Option<&'a RunResult>; 2],
+    /// What each is by the provenance of its part, such as `layer.weight`.
+    pub(super) called: [Option<&'a str>; 2],
     /// How unlike a pair is.
     pub(super) distance: Option<f64>,
-    /// The verdict on a pair: the second's value (candidate) against the first's (reference).
+    /// The verdict on each value and its counterpart, the worse of two: the second model's value (candidate) against the
+    /// first's (reference).
     pub(super) verdict: Option<TensorVerdict>,
+    pub(super) standing: Standing,
+}
+
+/// Whom the verdict of a row is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Both values of the row.
+    Pair,
+    /// Both, which are equal with the first's axes in this order.
+    Transposed(Vec<usize>),
+    /// Each value and its counterpart in the row of that number, where it has one.
+    Elsewhere([Option<usize>; 2]),
+    /// Nobody: the two stand beside each other by their place alone.
+    Alone,
+}
+
+/// All rows, in order.
+#[derive(Debug)]
+pub(super) struct Rows<'a> {
+    pub(super) rows: Vec<Row<'a>>,
+    /// Counterparts were not looked for everywhere.
+    pub(super) gave_up: bool,
 }
 
 impl Row<'_> {
@@ -55,70 +84,158 @@ impl Row<'_> {
     }
 
     pub(super) fn json(&self) -> Value {
-        let side = |side: &Option<&RunResult>| {
-            side.map(|of| {
+        let side = |at: usize| {
+            self.sides[at].map(|of| {
                 json!({
                     "kind": of.kind, "dtype": of.dtype.map(|dtype| dtype.to_string()), "shape": of.shape,
-                    "signature": of.signature, "op_type": of.op_type, "name": of.name,
+                    "signature": of.signature, "op_type": of.op_type, "name": of.name, "of": self.called[at],
                 })
             })
+        };
+        let (transposed, counterparts) = match &self.standing {
+            Standing::Transposed(axes) => (Some(axes), None),
+            Standing::Elsewhere(rows) => (None, Some(rows)),
+            Standing::Pair | Standing::Alone => (None, None),
         };
         let metrics = self.verdict.as_ref().and_then(|verdict| verdict.metrics.as_ref());
         let told = metrics.map(|metrics| serde_json::to_value(metrics).unwrap_or_default());
         let number = |key: &str| told.as_ref().map(|told| told[key].clone()).unwrap_or_default();
         let (verdict, reason) = self.verdict.as_ref().map(|verdict| verdict.verdict.words()).unzip();
         json!({
-            "row": self.number, "symbol": self.symbol, "first": side(&self.sides[0]), "second": side(&self.sides[1]),
+            "row": self.number, "symbol": self.symbol, "first": side(0), "second": side(1),
             "distance": self.distance, "max_abs": number("max_abs"), "max_rel_to_max": number("max_rel_to_max"),
-            "verdict": verdict, "reason": reason,
+            "verdict": verdict, "reason": reason, "transposed": transposed, "counterparts": counterparts,
         })
     }
 }
 
 /// The rows of two lists.
-pub(super) fn rows<'a>(traces: [&'a Trace; 2], tolerance: Option<&Tolerance>) -> Vec<Row<'a>> {
+pub(super) fn rows<'a>(traces: [&'a Trace; 2], tolerance: Option<&'a Tolerance>) -> Rows<'a> {
+    let mut search = Search::new(traces, tolerance);
+    let pairs = pairs(&mut search);
     let [first, second] = traces;
-    let row = |(at, pair): (usize, (Option<usize>, Option<usize>))| {
-        let sides = [pair.0.map(|i| &first.results[i]), pair.1.map(|j| &second.results[j])];
-        let (symbol, distance, verdict) = match (pair, sides) {
-            ((Some(i), Some(j)), [Some(one), Some(other)]) => {
+    let mut rows: Vec<Row<'a>> = Vec::with_capacity(pairs.len());
+    for (at, &(i, j)) in pairs.iter().enumerate() {
+        let sides = [i.map(|i| &first.results[i]), j.map(|j| &second.results[j])];
+        let (symbol, distance, verdict) = match (i, j, sides) {
+            (Some(i), Some(j), [Some(one), Some(other)]) => {
                 let distance = distance(one, other);
-                let symbol = if distance == 0. { Symbol::Same } else { Symbol::Paired };
-                (symbol, Some(distance), Some(judged(&one.name, [first.value(i), second.value(j)], tolerance)))
+                // Letters of what nobody read say nothing.
+                let is_read = first.value(i).is_some() && second.value(j).is_some();
+                let symbol = if distance == 0. && is_read { Symbol::Same } else { Symbol::Paired };
+                let verdict = search.judged(i, j);
+                if verdict.verdict.is_pass() {
+                    search.relate(i, j);
+                }
+                (symbol, Some(distance), Some(verdict))
             }
-            ((None, _), _) => (Symbol::Added, None, None),
+            (None, ..) => (Symbol::Added, None, None),
             _ => (Symbol::Gone, None, None),
         };
-        Row { number: at + 1, symbol, sides, distance, verdict }
-    };
-    align(&first.results, &second.results).pairs.into_iter().enumerate().map(row).collect()
+        let called = [(first, sides[0]), (second, sides[1])].map(|(trace, side)| trace.called(side?));
+        rows.push(Row { number: at + 1, symbol, sides, called, distance, verdict, standing: Standing::Pair });
+    }
+    let mut places = [HashMap::new(), HashMap::new()];
+    for (row, &(i, j)) in rows.iter().zip(&pairs) {
+        places[0].extend(i.map(|i| (i, row.number)));
+        places[1].extend(j.map(|j| (j, row.number)));
+    }
+    for (row, pair) in rows.iter_mut().zip(pairs) {
+        settle(row, pair, &mut search, &places);
+    }
+    Rows { rows, gave_up: search.gave_up() }
 }
 
-/// The verdict on two values. Those of two dtypes are widened, and judged by the coarser one's tolerance.
-fn judged(name: &str, values: [Option<TensorView<'_>>; 2], tolerance: Option<&Tolerance>) -> TensorVerdict {
-    let [Some(reference), Some(candidate)] = values else {
-        return TensorVerdict::not_compared(name, "it is no tensor of a dtype that torch has");
+/// What becomes of a row whose values differ, or that has one: a value has its verdict against its counterpart, which may
+/// stand in another row.
+fn settle(row: &mut Row<'_>, pair: Pair, search: &mut Search<'_>, places: &[HashMap<usize, usize>; 2]) {
+    let (Some(i), Some(j)) = pair else {
+        let (side, at) = pair.0.map_or((1, pair.1.unwrap_or_default()), |i| (0, i));
+        if let Some((other, verdict)) = namesake(search, side, at) {
+            let mut standing = [None, None];
+            standing[side] = places[1 - side].get(&other).copied();
+            (row.verdict, row.standing) = (Some(verdict), Standing::Elsewhere(standing));
+        }
+        return;
     };
-    if reference.shape() != candidate.shape() {
-        let [one, other] = [reference.desc(), candidate.desc()];
-        return TensorVerdict::not_compared(name, format!("shapes differ: {one}, {other}"));
+    let Some(verdict) = &row.verdict else { return };
+    let is_unread = [search.is_read(0, i), search.is_read(1, j)].contains(&false);
+    if verdict.verdict.is_pass() || is_unread {
+        return;
     }
-    if reference.dtype() == candidate.dtype() {
-        return judge(name, &reference, &candidate, tolerance);
-    }
-    let dtypes = [reference.dtype(), candidate.dtype()];
-    let n = reference.shape().n_elements();
-    let wide = |view: &TensorView<'_>| Some(TensorBuf::from_f64(view.shape().clone(), &view.flat_f64(0..n)?));
-    let (Some(reference), Some(candidate)) = (wide(&reference), wide(&candidate)) else {
-        return TensorVerdict::not_compared(name, format!("dtypes differ: {}, {}", dtypes[0], dtypes[1]));
+    let kinds = [&search.results(0)[i], &search.results(1)[j]].map(|result| result.kind);
+    let are_ends = match kinds {
+        [Kind::Input, Kind::Input] | [Kind::Output, Kind::Output] => true,
+        [Kind::Input, Kind::Initializer] | [Kind::Initializer, Kind::Input] => search.named_alike(i, j),
+        _ => false,
     };
-    let tolerance = tolerance.copied().unwrap_or_else(|| coarser(dtypes));
-    judge(name, &reference.view(), &candidate.view(), Some(&tolerance))
+    let axes = search.agreement(i, j).and_then(|agreement| Some((agreement.axes?, agreement.verdict)));
+    if are_ends {
+        // Its place is its caller's: no other value stands for it, nor its transpose.
+        row.standing = axes.map_or(Standing::Pair, |(axes, _)| Standing::Transposed(axes));
+        if row.verdict.as_ref().is_some_and(|verdict| verdict.metrics.is_none()) {
+            row.verdict = row.verdict.take().map(|verdict| TensorVerdict { verdict: Verdict::Mismatch, ..verdict });
+        }
+        return;
+    }
+    if search.does_the_same(i, j, false) && verdict.metrics.is_some() {
+        search.relate(i, j);
+        return;
+    }
+    if let Some((axes, verdict)) = axes {
+        search.relate(i, j);
+        (row.verdict, row.standing) = (Some(verdict), Standing::Transposed(axes));
+        return;
+    }
+    let equal = [search.elsewhere(0, i, j), search.elsewhere(1, j, i)];
+    let mut counterparts: [Option<(usize, TensorVerdict)>; 2] =
+        equal.map(|found| found.map(|(at, agreement)| (at, agreement.verdict)));
+    if counterparts.iter().all(Option::is_none) && search.is_one_value(i, j, verdict) {
+        search.relate(i, j);
+        return;
+    }
+    for (side, at) in [(0, i), (1, j)] {
+        if counterparts[side].is_none() {
+            counterparts[side] = namesake(search, side, at);
+        }
+    }
+    if let Some((other, _)) = counterparts[0] {
+        search.relate(i, other);
+        if other == j {
+            return;
+        }
+    }
+    if let Some((other, _)) = counterparts[1] {
+        search.relate(other, j);
+    }
+    let numbers = [0, 1].map(|side| places[1 - side].get(&counterparts[side].as_ref()?.0).copied());
+    let worst = counterparts.into_iter().flatten().map(|(_, verdict)| verdict).max_by(|one, other| {
+        let rank =
+            |of: &TensorVerdict| (!of.verdict.is_pass(), of.metrics.as_ref().map_or(0., |metrics| metrics.max_abs));
+        rank(one).partial_cmp(&rank(other)).unwrap_or(Ordering::Equal)
+    });
+    let name = &search.results(0)[i].name;
+    (row.verdict, row.standing) = match worst {
+        Some(verdict) => (Some(verdict), Standing::Elsewhere(numbers)),
+        None => {
+            let metrics = row.verdict.take().and_then(|verdict| verdict.metrics);
+            (
+                Some(TensorVerdict { metrics, ..TensorVerdict::not_compared(name, "it has no counterpart") }),
+                Standing::Alone,
+            )
+        }
+    };
 }
 
-fn coarser(dtypes: [DType; 2]) -> Tolerance {
-    let [one, other] = dtypes.map(Tolerance::for_dtype);
-    if one.rtol >= other.rtol { one } else { other }
+/// The value of the other model that has the name, kind, operator and shape of one that is nowhere equal, and the verdict.
+fn namesake(search: &mut Search<'_>, side: usize, at: usize) -> Option<(usize, TensorVerdict)> {
+    let other = search.namesake(side, at)?;
+    let (i, j) = if side == 0 { (at, other) } else { (other, at) };
+    let verdict = search.judged(i, j);
+    // Two exporters count their values apart: `add_3` of the one may be any other of the other.
+    let is_counted = search.results(0)[i].kind == Kind::Result;
+    let is_one = verdict.metrics.is_some() && (!is_counted || search.is_one_value(i, j, &verdict));
+    is_one.then_some((other, verdict))
 }
 
 /// The rows that tell most, in their order: pairs outside tolerance, then what one model has alone or otherwise,
@@ -149,12 +266,92 @@ pub(super) struct Counts {
     pub(super) first_alone: usize,
     /// `+`.
     pub(super) second_alone: usize,
-    /// Pairs whose values are within tolerance.
+    /// Rows whose values are within tolerance of their counterparts.
     pub(super) matched: usize,
-    /// Pairs whose values are not.
+    /// Rows of which one is not.
     pub(super) mismatch: usize,
-    /// Pairs that have no two values of one shape.
+    /// Pairs of which one was not read.
     pub(super) not_compared: usize,
+    /// Pairs that have no counterparts.
+    pub(super) no_counterpart: usize,
+    /// Pairs without elements.
+    pub(super) empty: usize,
+}
+
+/// How the outputs stand to each other.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Outputs {
+    /// Pairs, and those that one model has alone.
+    pub(super) all: usize,
+    /// Pairs within tolerance.
+    pub(super) matched: usize,
+    /// Pairs that are not.
+    pub(super) mismatch: usize,
+    /// Pairs without elements.
+    pub(super) empty: usize,
+    /// Those that one model has alone.
+    pub(super) alone: usize,
+    /// The pair that is furthest apart, by max|Δ|/max|r|: its row.
+    pub(super) worst: Option<usize>,
+}
+
+impl Outputs {
+    /// Pairs of which one was not read.
+    pub(super) fn not_read(&self) -> usize {
+        self.all - self.matched - self.mismatch - self.empty - self.alone
+    }
+
+    pub(super) fn of(rows: &[Row<'_>]) -> Self {
+        let is_output = |side: &Option<&RunResult>| side.is_some_and(|side| side.kind == Kind::Output);
+        let with = |most: bool| {
+            let has =
+                |row: &&Row<'_>| if most { row.sides.iter().any(is_output) } else { row.sides.iter().all(is_output) };
+            rows.iter().filter(has).count()
+        };
+        let mut outputs = Self { all: with(true), alone: with(true) - with(false), ..Self::default() };
+        let mut worst = -1.;
+        for row in rows.iter().filter(|row| row.sides.iter().all(is_output)) {
+            let Some(verdict) = &row.verdict else { continue };
+            match outcome(row) {
+                Outcome::Matched => outputs.matched += 1,
+                Outcome::Mismatch => outputs.mismatch += 1,
+                Outcome::Empty => outputs.empty += 1,
+                Outcome::NotCompared | Outcome::NoCounterpart => {}
+            }
+            let apart = match (&verdict.metrics, &verdict.verdict) {
+                (Some(metrics), _) => metrics.max_rel_to_max,
+                (None, Verdict::Mismatch) => f64::INFINITY,
+                (None, _) => continue,
+            };
+            // What is no number is worse than any.
+            let apart = if apart.is_nan() { f64::INFINITY } else { apart };
+            if apart > worst {
+                (worst, outputs.worst) = (apart, Some(row.number));
+            }
+        }
+        outputs
+    }
+}
+
+/// What a row counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Matched,
+    Mismatch,
+    NotCompared,
+    NoCounterpart,
+    Empty,
+}
+
+fn outcome(row: &Row<'_>) -> Outcome {
+    match row.verdict.as_ref().map(|verdict| (&verdict.verdict, &verdict.metrics)) {
+        None => Outcome::NoCounterpart,
+        Some(_) if row.standing == Standing::Alone => Outcome::NoCounterpart,
+        Some((Verdict::NotCompared(_) | Verdict::Failed(_), _)) => Outcome::NotCompared,
+        Some((verdict, Some(metrics))) if verdict.is_pass() && metrics.n == 0 => Outcome::Empty,
+        Some((verdict, _)) if verdict.is_pass() => Outcome::Matched,
+        Some(_) => Outcome::Mismatch,
+    }
 }
 
 impl Counts {
@@ -167,11 +364,14 @@ impl Counts {
                 Symbol::Gone => &mut counts.first_alone,
                 Symbol::Added => &mut counts.second_alone,
             } += 1;
-            match row.verdict.as_ref().map(|verdict| &verdict.verdict) {
-                None => {}
-                Some(Verdict::NotCompared(_) | Verdict::Failed(_)) => counts.not_compared += 1,
-                Some(verdict) if verdict.is_pass() => counts.matched += 1,
-                Some(_) => counts.mismatch += 1,
+            if row.verdict.is_some() {
+                *match outcome(row) {
+                    Outcome::Matched => &mut counts.matched,
+                    Outcome::Mismatch => &mut counts.mismatch,
+                    Outcome::NotCompared => &mut counts.not_compared,
+                    Outcome::NoCounterpart => &mut counts.no_counterpart,
+                    Outcome::Empty => &mut counts.empty,
+                } += 1;
             }
         }
         counts
@@ -202,7 +402,8 @@ pub(super) fn shape_text(shape: Option<&[Dim]>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::TensorDesc;
+    use crate::cli::align::counterparts::judged;
+    use crate::tensor::{DType, TensorBuf, TensorDesc};
 
     fn tensor(dtype: DType, bytes: &[u8]) -> TensorBuf {
         let n = (bytes.len() / dtype.size_bytes()) as i64;

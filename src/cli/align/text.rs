@@ -1,7 +1,9 @@
 //! Rows as text, in the layout of onnx-array-api's `DistanceExecution.to_str`, and as CSV.
 
-use super::rows::{Row, kind_text, shape_text};
-use crate::base::quoted::printable;
+use std::collections::HashMap;
+
+use super::rows::{Counts, Outputs, Row, Standing, kind_text, shape_text};
+use crate::base::quoted::{printable, quoted};
 use crate::cli::table;
 use crate::compare::{RunResult, Verdict, distance_text};
 
@@ -30,7 +32,7 @@ type Columns = [usize; 6];
 pub(super) fn text(rows: &[&Row<'_>], width: Width) -> String {
     let digits = rows.iter().map(|row| row.number.to_string().len()).max().unwrap_or_default().max(3);
     let deltas: Vec<String> = rows.iter().map(|row| delta(row)).collect();
-    let cells: Vec<[Option<[String; 6]>; 2]> = rows.iter().map(|row| row.sides.map(|side| side.map(cell))).collect();
+    let cells: Vec<[Option<[String; 6]>; 2]> = rows.iter().map(|row| cells_of(row)).collect();
     let end = deltas.iter().map(|delta| delta.chars().count()).max().unwrap_or_default();
     let needed = needed(&cells);
     let columns = match width {
@@ -42,13 +44,15 @@ pub(super) fn text(rows: &[&Row<'_>], width: Width) -> String {
         }
     };
     let most = if let Width::Row(width) = width { width } else { usize::MAX };
+    let names = cells.iter().flatten().flatten().map(|[.., name]| name.as_str());
+    let names = columns.map(|[.., width]| table::cut_apart(names, width)).unwrap_or_default();
     let mut text = String::new();
     for ((row, cells), delta) in rows.iter().zip(&cells).zip(&deltas) {
         let begin = format!("{:0digits$} {}", row.number, row.symbol.text());
         let tail = if delta.is_empty() { String::new() } else { format!("{BAR}{delta}") };
         match columns {
             Some(columns) => {
-                let [one, other] = cells.each_ref().map(|cell| side(cell.as_ref(), &columns));
+                let [one, other] = cells.each_ref().map(|cell| side(cell.as_ref(), &columns, &names));
                 text += format!("{begin}{BAR}{one}{BAR}{other}{tail}").trim_end();
             }
             None => text += &lines(&begin, cells, delta, most),
@@ -104,10 +108,11 @@ fn fixed(
     text
 }
 
-fn side(cell: Option<&[String; 6]>, columns: &Columns) -> String {
+fn side(cell: Option<&[String; 6]>, columns: &Columns, names: &HashMap<&str, String>) -> String {
     let Some(cell) = cell else { return " ".repeat(columns.iter().sum::<usize>() + columns.len() - 1) };
     let parts = cell.iter().zip(columns).enumerate().map(|(at, (part, &width))| {
-        let part = if at == 5 { table::cut_middle(part, width) } else { table::cut(part, width) };
+        let name = names.get(part.as_str()).filter(|_| at == 5);
+        let part = name.cloned().unwrap_or_else(|| table::cut(part, width));
         table::padded(&part, width)
     });
     parts.collect::<Vec<_>>().join(" ")
@@ -143,6 +148,16 @@ fn shrunk(needed: Columns, room: usize) -> Option<Columns> {
     Some(columns)
 }
 
+/// Both sides, named as their user calls them where that is known.
+fn cells_of(row: &Row<'_>) -> [Option<[String; 6]>; 2] {
+    [0, 1].map(|at| {
+        let [parts @ .., name] = cell(row.sides[at]?);
+        let name = row.called[at].map_or(name, table::escape);
+        let [kind, dtype, shape, signature, op] = parts;
+        Some([kind, dtype, shape, signature, op, name])
+    })
+}
+
 fn cell(result: &RunResult) -> [String; 6] {
     let dtype = result.dtype.map(|dtype| dtype.to_string()).unwrap_or_default();
     [
@@ -155,12 +170,51 @@ fn cell(result: &RunResult) -> [String; 6] {
     ]
 }
 
-/// `a=1.00e-7 r=2.00e-8`, after the example: max|Δ|, and max|Δ|/max|r|; with `!` outside tolerance.
+/// `a=1.00e-7 r=2.00e-8`, after the example: max|Δ|, and max|Δ|/max|r|; with `!` outside tolerance, and whom it is about.
 fn delta(row: &Row<'_>) -> String {
     let Some(verdict) = &row.verdict else { return String::new() };
-    let Some(metrics) = &verdict.metrics else { return String::new() };
+    let words = match &verdict.metrics {
+        Some(metrics) => format!("a={} r={}", distance_text(metrics.max_abs), distance_text(metrics.max_rel_to_max)),
+        None => match (&verdict.verdict, &row.standing) {
+            (_, Standing::Alone) => "no counterpart".to_owned(),
+            (Verdict::Mismatch, _) => "shapes differ".to_owned(),
+            _ => "not compared".to_owned(),
+        },
+    };
     let loud = if verdict.verdict == Verdict::Mismatch { " !" } else { "" };
-    format!("a={} r={}{loud}", distance_text(metrics.max_abs), distance_text(metrics.max_rel_to_max))
+    let about = match &row.standing {
+        Standing::Alone if verdict.metrics.is_some() => " ?".to_owned(),
+        Standing::Pair | Standing::Alone => String::new(),
+        Standing::Transposed(axes) => {
+            format!(" T({})", axes.iter().map(usize::to_string).collect::<Vec<_>>().join(","))
+        }
+        Standing::Elsewhere(rows) => {
+            let [one, other] = rows.map(|row| row.map_or_else(|| "-".to_owned(), |row| row.to_string()));
+            format!(" as {one}|{other}")
+        }
+    };
+    words + loud + &about
+}
+
+/// What the outputs come to: `outputs: 2 of 2 match, worst a=1.00e-7 r=2.00e-8 ("y" of row 7)`.
+pub(super) fn outputs(rows: &[Row<'_>], counts: &Counts) -> String {
+    let outputs = Outputs::of(rows);
+    let Outputs { all, matched, mismatch, empty, alone, worst } = outputs;
+    let mut text = format!("outputs: {matched} of {all} match");
+    let not_read = outputs.not_read();
+    let told =
+        [(mismatch, "differ"), (alone, "in one model alone"), (not_read, "not compared"), (empty, "without elements")];
+    for (n, what) in told {
+        text += &if n > 0 { format!(", {n} {what}") } else { String::new() };
+    }
+    if let Some(row) = worst.and_then(|number| rows.get(number - 1)) {
+        let name = row.sides.iter().flatten().next().map_or("", |side| side.name.as_str());
+        text += &format!(", worst {} ({} of row {})", delta(row), table::escape(&quoted(name)), row.number);
+    }
+    if counts.matched == 0 && counts.empty > 0 {
+        text += "; nothing was compared: no value has elements";
+    }
+    text + "\n"
 }
 
 /// Every column of every row, after RFC 4180.
@@ -225,7 +279,7 @@ mod tests {
     }
 
     fn row<'a>(number: usize, symbol: Symbol, sides: [Option<&'a RunResult>; 2]) -> Row<'a> {
-        Row { number, symbol, sides, distance: None, verdict: None }
+        Row { number, symbol, sides, called: [None; 2], distance: None, verdict: None, standing: Standing::Pair }
     }
 
     #[test]

@@ -6,7 +6,8 @@ use serde::{Serialize, Serializer};
 
 use super::feeds::Source;
 use crate::compare::{Dim, Kind, RunResult, signature};
-use crate::onnx::proto::{GraphProto, ModelProto, NodeProto};
+use crate::onnx::proto::tensor_proto::DataType;
+use crate::onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
 use crate::onnx::{self, NamedTensor, expose_intermediates};
 use crate::protocol::message::SessionSpec;
 use crate::runtime::{self, FeedsError, Runtime, RuntimeError, leased};
@@ -39,12 +40,58 @@ pub(super) struct Trace {
     /// The value of each, by its place in `held`.
     values: Vec<Option<usize>>,
     held: Vec<Held>,
+    /// The node of each, by its place in `nodes`, and which of its outputs it is.
+    given_by: HashMap<usize, (usize, usize)>,
+    nodes: Vec<Given>,
+    /// What inputs are by the provenance of their part, such as `layer.weight`.
+    pub(super) called: HashMap<String, String>,
     /// The node at which it did not go on, and why.
     pub(super) error: Option<String>,
     /// Values that are no tensors of a dtype that torch has, and sparse initializers.
     pub(super) not_shown: Vec<String>,
     /// Nodes into whose bodies nobody looks: what they give is in the list, the values inside are not.
     pub(super) closed: Vec<String>,
+}
+
+/// A node as what it gives depends on it.
+#[derive(Debug)]
+struct Given {
+    op: [String; 3],
+    attributes: Vec<AttributeProto>,
+    reads: Vec<Option<usize>>,
+}
+
+/// Where a result of a node comes from.
+pub(super) struct Origin<'a> {
+    node: &'a Given,
+    output: usize,
+    /// Places of its inputs in the list; None where one is left out, or is no result.
+    pub(super) reads: &'a [Option<usize>],
+}
+
+impl Origin<'_> {
+    /// Whether equal inputs should give equal results.
+    pub(super) fn is_alike(&self, other: &Self) -> bool {
+        let (one, another) = (self.node, other.node);
+        self.output == other.output
+            && one.op == another.op
+            && one.reads.len() == another.reads.len()
+            && one.attributes == another.attributes
+    }
+}
+
+impl Given {
+    fn of(node: &NodeProto, placed: &HashMap<&str, usize>) -> Self {
+        let domain = if node.domain() == "ai.onnx" { "" } else { node.domain() };
+        let mut attributes = node.attribute.clone();
+        attributes.sort_by(|one, other| one.name().cmp(other.name()));
+        attributes.iter_mut().for_each(|attribute| attribute.doc_string = None);
+        Self {
+            op: [node.op_type(), domain, node.overload()].map(str::to_owned),
+            attributes,
+            reads: node.input.iter().map(|name| placed.get(name.as_str()).copied()).collect(),
+        }
+    }
 }
 
 /// Runs models.
@@ -70,6 +117,18 @@ impl Trace {
     /// The value of a result of the list.
     pub(super) fn value(&self, at: usize) -> Option<TensorView<'_>> {
         Some(self.held[self.values[at]?].view())
+    }
+
+    /// The node that gives a result of the list.
+    pub(super) fn origin(&self, at: usize) -> Option<Origin<'_>> {
+        let &(node, output) = self.given_by.get(&at)?;
+        let node = &self.nodes[node];
+        Some(Origin { node, output, reads: &node.reads })
+    }
+
+    /// What a result is by the provenance.
+    pub(super) fn called(&self, result: &RunResult) -> Option<&str> {
+        self.called.get(&result.name).map(String::as_str)
     }
 
     fn hold(&mut self, value: Held) -> usize {
@@ -114,6 +173,9 @@ impl Tracer<'_> {
         let mut places: HashMap<String, usize> = HashMap::new();
         for tensor in &graph.initializer {
             let value = NamedTensor::from_proto(tensor).ok().map(|tensor| trace.hold(Held::Constant(tensor)));
+            if value.is_none() {
+                trace.not_shown.push(format!("{:?}: an initializer of {}", tensor.name(), dtype_text(tensor)));
+            }
             places.extend(value.map(|at| (tensor.name().to_owned(), at)));
             trace.push(Kind::Initializer, tensor.name(), "", value);
         }
@@ -128,10 +190,18 @@ impl Tracer<'_> {
         }
         let (mut values, n_run) = self.values(&model, feeds, &mut trace);
         let graph = model.graph.get_or_insert_default();
+        let mut placed: HashMap<&str, usize> = HashMap::new();
+        let sources = graph.initializer.iter().map(|tensor| tensor.name());
+        let sources = sources.chain(feeds.iter().map(|feed| feed.name.as_str()));
+        placed.extend(sources.enumerate().map(|(at, name)| (name, at)));
         for node in &graph.node[..n_run] {
-            for name in node.output.iter().filter(|name| !name.is_empty()) {
+            trace.nodes.push(Given::of(node, &placed));
+            for (output, name) in node.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
                 let value = values.remove(name).map(|value| trace.hold(Held::Computed(value)));
                 places.extend(value.map(|at| (name.clone(), at)));
+                let at = trace.results.len();
+                trace.given_by.insert(at, (trace.nodes.len() - 1, output));
+                placed.insert(name, at);
                 let op_type = if choices.contains(name) { "If" } else { node.op_type() };
                 trace.push(Kind::Result, name, op_type, value);
             }
@@ -288,6 +358,11 @@ fn beginning(model: &ModelProto, n_nodes: usize, left_out: &BTreeSet<(String, St
     };
     expose_intermediates(&mut begin, &names).map_err(|error| Failed::Other(error.to_string()))?;
     Ok(begin)
+}
+
+fn dtype_text(tensor: &TensorProto) -> String {
+    let known = DataType::try_from(tensor.data_type()).map(|known| known.as_str_name().to_lowercase());
+    known.unwrap_or_else(|_| format!("dtype {}", tensor.data_type()))
 }
 
 fn described(node: &NodeProto) -> String {

@@ -3,23 +3,16 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
+use super::escape::short;
 use super::marks::Marks;
 use crate::cli::node_table::Mark;
+use crate::cli::provenance::Provenance;
+use crate::cli::table;
 use crate::onnx::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
-use crate::onnx::{self, Descriptions, OnnxError};
+use crate::onnx::{self, OnnxError};
 
 /// Characters of a name from a dump.
 const MOST_TOLD: usize = 300;
-
-/// Where values of a part come from, as its provenance.json tells.
-#[derive(Debug, Default)]
-pub(super) struct Provenance {
-    pub(super) values: Descriptions,
-    /// Inputs that are parameters or buffers: they are drawn as little as initializers are.
-    pub(super) parameters: HashSet<String>,
-    /// Input → what the user calls it, such as `layer.weight`.
-    pub(super) calls: HashMap<String, String>,
-}
 
 /// One box.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,6 +29,14 @@ pub(super) struct Shown {
     pub(super) is_input: bool,
     /// It gives an output of the graph.
     pub(super) is_output: bool,
+}
+
+impl Shown {
+    /// The operator in so many columns: one's own domain gives way to its name.
+    pub(super) fn label(&self, columns: usize) -> String {
+        let name = self.op.rsplit("::").next().filter(|_| table::columns(&self.op) > columns);
+        short(name.unwrap_or(&self.op), columns)
+    }
 }
 
 /// A value on its way. Places of boxes: `from` stands before `to`.
@@ -149,7 +150,7 @@ impl<'a> Sketch<'a> {
         read.extend(reads.into_iter().filter(|name| met.insert(*name)));
         // An input stands before the first who reads it, so that its line is short.
         for &name in &read {
-            self.input(name, &module);
+            self.input(name);
         }
         let at = self.boxes.len();
         let mut from: Vec<usize> = read.iter().filter_map(|name| self.places.get(name).copied()).collect();
@@ -171,8 +172,8 @@ impl<'a> Sketch<'a> {
         });
     }
 
-    /// A box of an input that is read first here.
-    fn input(&mut self, name: &'a str, module: &str) {
+    /// A box of an input that is read first here. It is of no module: its caller gives it.
+    fn input(&mut self, name: &'a str) {
         let Some(info) = self.inputs.get(name) else { return };
         if self.folded.contains(name) || self.places.contains_key(name) {
             return;
@@ -182,7 +183,6 @@ impl<'a> Sketch<'a> {
             op: "input".to_owned(),
             name: self.known.calls.get(name).map_or(name, String::as_str).to_owned(),
             detail: format!("input {name}: {}", onnx::type_text(info.r#type.as_ref())),
-            module: module.to_owned(),
             is_input: true,
             is_output: self.outputs.contains(name),
             ..Shown::default()
@@ -269,6 +269,19 @@ mod tests {
         assert_eq!(edges(&drawing), [(0, 1), (1, 2), (2, 4), (3, 4)]);
         assert_eq!(drawing.folded, 4);
         assert!(drawing.boxes[4].is_output && !drawing.boxes[2].is_output && drawing.boxes[3].is_input);
+    }
+
+    #[test]
+    fn an_input_is_of_no_module_and_a_name_outlives_its_domain() {
+        let of = onnx::Described { fx: "f".into(), op: "o".into(), module: "m".into() };
+        let graph =
+            GraphProto { input: vec![info("x")], node: vec![node("Neg", &["x"], &["a"])], ..Default::default() };
+        let known = Provenance { values: [("a".into(), of)].into(), ..Default::default() };
+        let drawing = drawn(graph, &known);
+        assert_eq!(drawing.boxes.iter().map(|shown| shown.module.as_str()).collect::<Vec<_>>(), ["", "m"]);
+        let op = |op: &str| Shown { op: op.to_owned(), ..Default::default() }.label(27);
+        assert_eq!(op("rust_ort.modules::LlamaAttention"), "LlamaAttention");
+        assert_eq!(op("com.microsoft::Gelu"), "com.microsoft::Gelu");
     }
 
     #[test]

@@ -9,16 +9,16 @@ mod text;
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{json_text, put, tell};
 use super::exit::{Exit, Failure, Outcome, at};
 use super::model_argument::{ModelArgument, Opened, files_of};
 use super::output_file::OutputFile;
-use crate::dump::{Damage, reader};
-use crate::onnx::Descriptions;
-use drawing::{Drawing, Provenance, drawing};
+use super::provenance::Provenance;
+use crate::dump::reader;
+use crate::onnx::proto::ModelProto;
+use drawing::{Drawing, drawing};
 use marks::Marks;
 
 #[derive(Debug, clap::Args)]
@@ -37,12 +37,13 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let mut opened = args.model.open()?;
     let read = files_of(&opened.path, &mut opened.model);
     let svg = args.svg.as_deref().map(|file| OutputFile::at(file, read)).transpose()?;
+    args.svg.as_deref().map_or(Ok(()), no_model)?;
     if args.json && svg.as_ref().is_some_and(OutputFile::is_stdout) {
         return Err("--svg - and --json: standard output has one of them; name a file for the picture".into());
     }
     let folder = opened.folder();
     let marks = Marks::read(folder, opened.step)?;
-    let drawing = drawing(&opened.model, &provenance(folder)?, &marks).map_err(at(&opened.path))?;
+    let drawing = drawing(&opened.model, &Provenance::of_part(folder)?, &marks).map_err(at(&opened.path))?;
     match (&svg, &args.svg) {
         (Some(file), Some(named)) => {
             let (svg, n_rows) = svg::svg_of(&drawing, &heading(&opened, &drawing, &marks));
@@ -59,6 +60,15 @@ pub(super) fn run(args: &Arguments) -> Outcome {
             put(&text::text_of(&drawing))?;
             Ok(Exit::Success)
         }
+    }
+}
+
+/// Errors: the file is a model, which a picture would replace.
+fn no_model(file: &Path) -> Result<(), Failure> {
+    let is_one = |model: ModelProto| model.graph.is_some() && model.ir_version.is_some();
+    match file.is_file() && reader::load_model_alone(file).is_ok_and(is_one) {
+        true => Err(format!("{}: it is an ONNX model; name another file for the picture", file.display()).into()),
+        false => Ok(()),
     }
 }
 
@@ -93,34 +103,4 @@ fn json_of(drawing: &Drawing) -> Value {
         "name": drawing.title, "folded": drawing.folded, "boxes": boxes.collect::<Vec<_>>(),
         "lines": lines.collect::<Vec<_>>(),
     })
-}
-
-/// What is drawn of a part's `provenance.json`.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct File {
-    values: Descriptions,
-    inputs: Vec<Input>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Input {
-    name: String,
-    role: String,
-    of: String,
-}
-
-/// Nothing where the folder is of no part, or tells it in another form. Errors: it is damaged.
-fn provenance(folder: &Path) -> Result<Provenance, Failure> {
-    let path = folder.join("provenance.json");
-    let value = match reader::json_if_there(&path) {
-        Err(error) if Damage::of(&error).is_some() => return Err(at(&path)(error)),
-        read => read.ok().flatten().unwrap_or_default(),
-    };
-    let File { values, inputs } = serde_json::from_value(value).unwrap_or_default();
-    let is_parameter = |input: &Input| ["ParamAOTInput", "BufferAOTInput"].contains(&input.role.as_str());
-    let parameters = inputs.iter().filter(|input| is_parameter(input)).map(|input| input.name.clone()).collect();
-    let called = inputs.into_iter().filter(|input| !input.of.is_empty());
-    Ok(Provenance { values, parameters, calls: called.map(|input| (input.name, input.of)).collect() })
 }

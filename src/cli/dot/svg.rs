@@ -124,7 +124,7 @@ fn write_box(svg: &mut String, shown: &Shown, Point { x, y }: Point) {
         BOX.width,
         BOX.height,
         y + 15,
-        xml(&short(&shown.op, COLUMNS)),
+        xml(&shown.label(COLUMNS)),
         y + 29,
         xml(&short(&shown.name, COLUMNS)),
         tx = x + 5,

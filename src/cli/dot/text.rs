@@ -30,7 +30,7 @@ pub(super) fn text_of(drawing: &Drawing) -> String {
 }
 
 fn attributes(shown: &Shown) -> String {
-    let label = format!("{}\n{}", short(&shown.op, COLUMNS), short(&shown.name, COLUMNS));
+    let label = format!("{}\n{}", shown.label(COLUMNS), short(&shown.name, COLUMNS));
     let mut text = format!("label={}, tooltip={}", dot(&label), dot(&long(&shown.detail)));
     if let Some(mark) = shown.mark {
         let _ = write!(text, ", fillcolor={}", dot(colour(mark).0));

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::values::{attribute_value, domain_text, dtype_name, preview, type_text, types_of, types_of_graph};
+use super::values::{attribute_value, domain_text, dtype_name, elements, type_text, types_of, types_of_graph};
 use crate::onnx::proto::{
-    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TypeProto,
-    ValueInfoProto, attribute_proto::AttributeType, tensor_proto::DataLocation,
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
+    TensorProto, TypeProto, ValueInfoProto, attribute_proto::AttributeType, tensor_proto::DataLocation,
 };
-use crate::onnx::{NamedTensor, OnnxError, rewrite};
+use crate::onnx::{OnnxError, rewrite};
 
 /// Everything that [`model_text`](super::model_text) shows, types of all values included. Tensors and long lists are texts:
 /// their first elements. Bodies stand in their node, under `bodies`. Errors: [`OnnxError::NoGraph`].
@@ -17,13 +17,18 @@ pub fn model_json(model: &ModelProto) -> Result<Value, OnnxError> {
     let graph = model.graph.as_ref().ok_or(OnnxError::NoGraph)?;
     Ok(json!({
         "ir_version": model.ir_version(), "producer": model.producer_name(),
-        "producer_version": model.producer_version(), "passes": rewrite::ran(model), "opsets": opsets(&model.opset_import),
+        "producer_version": model.producer_version(), "passes": rewrite::ran(model),
+        "doc": model.doc_string(), "metadata": metadata(&model.metadata_props), "opsets": opsets(&model.opset_import),
         "graph": graph_json(graph), "functions": model.functions.iter().map(function_json).collect::<Vec<_>>(),
     }))
 }
 
 fn opsets(opsets: &[OperatorSetIdProto]) -> Vec<Value> {
     opsets.iter().map(|opset| json!({ "domain": opset.domain(), "version": opset.version() })).collect()
+}
+
+fn metadata(entries: &[StringStringEntryProto]) -> Value {
+    Value::Object(entries.iter().map(|entry| (entry.key().to_owned(), entry.value().into())).collect())
 }
 
 // Bodies nest as deep as messages do, which decoding limits.
@@ -37,7 +42,8 @@ fn graph_json(graph: &GraphProto) -> Value {
         json!({ "name": name, "dtype": dtype_name(dtype), "dims": sparse.dims, "sparse": true })
     });
     json!({
-        "name": graph.name(), "inputs": values(&graph.input),
+        "name": graph.name(), "doc": graph.doc_string(), "metadata": metadata(&graph.metadata_props),
+        "inputs": values(&graph.input),
         "initializers": graph.initializer.iter().map(initializer).chain(sparse).collect::<Vec<_>>(),
         "nodes": nodes(&graph.node, types_of_graph(graph)), "outputs": values(&graph.output),
     })
@@ -46,7 +52,7 @@ fn graph_json(graph: &GraphProto) -> Value {
 fn function_json(function: &FunctionProto) -> Value {
     let types = types_of(function.value_info.iter());
     json!({
-        "name": function.name(), "domain": function.domain(), "overload": function.overload(),
+        "name": function.name(), "doc": function.doc_string(), "metadata": metadata(&function.metadata_props), "domain": function.domain(), "overload": function.overload(),
         "opsets": opsets(&function.opset_import), "inputs": function.input, "outputs": function.output,
         "attributes": function.attribute, "defaults": attributes(&function.attribute_proto),
         "nodes": nodes(&function.node, types),
@@ -58,8 +64,11 @@ fn initializer(tensor: &TensorProto) -> Value {
     if tensor.data_location() == DataLocation::External {
         let entries = tensor.external_data.iter().map(|entry| (entry.key().to_owned(), entry.value().into()));
         value["external"] = Value::Object(entries.collect());
-    } else if let Ok(named) = NamedTensor::from_proto(tensor) {
-        value["values"] = preview(&named.view()).into();
+    } else {
+        let values = elements(tensor);
+        if !values.is_empty() {
+            value["values"] = values.into();
+        }
     }
     value
 }

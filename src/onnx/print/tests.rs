@@ -1,6 +1,7 @@
 use super::*;
 use crate::onnx::proto::{
     AttributeProto, SparseTensorProto, StringStringEntryProto, TensorProto, attribute_proto::AttributeType,
+    tensor_proto::DataType,
 };
 use crate::onnx::{tensor_proto, value_info};
 use crate::tensor::{DType, TensorBuf, TensorDesc};
@@ -26,6 +27,8 @@ fn body(name: &str, graph: GraphProto) -> AttributeProto {
     let r#type = Some(AttributeType::Graph as i32);
     AttributeProto { name: Some(name.into()), r#type, g: Some(graph), ..Default::default() }
 }
+
+const SHAPES: TextOptions<'_> = TextOptions { shapes: true, called: None };
 
 /// Lines below the first, which is of the model.
 fn lines(model: &ModelProto) -> Vec<String> {
@@ -112,15 +115,15 @@ fn bodies_stand_below_their_node() {
         lines(&model_of(graph)),
         [
             "Loop(n, '', x, body=below) -> y",
-            "  body: graph name='turn'",
-            "    input: name='i' type=dtype('float16') shape=[2, 3]",
-            "    If(c, then_branch=below) -> b",
-            "      then_branch: graph name='deep'",
-            "        Neg(a) -> n",
-            "        output: name='n' type=? shape=?",
-            "    output: name='b' type=dtype('float16') shape=[2, 3]",
+            "  | body: graph name='turn'",
+            "  |   input: name='i' type=dtype('float16') shape=[2, 3]",
+            "  |   If(c, then_branch=below) -> b",
+            "  |     | then_branch: graph name='deep'",
+            "  |     |   Neg(a) -> n",
+            "  |     |   output: name='n' type=? shape=?",
+            "  |   output: name='b' type=dtype('float16') shape=[2, 3]",
             "  Scan(y, body=below) -> z",
-            "    body: graph name='scanned'",
+            "    | body: graph name='scanned'",
         ]
     );
 }
@@ -198,7 +201,7 @@ fn shapes_stand_beside_outputs_as_far_as_the_model_says() {
         ..Default::default()
     };
     let model = model_of(graph);
-    let text = model_text_with_shapes(&model).unwrap();
+    let text = model_text_with(&model, &SHAPES).unwrap();
     assert!(text.contains("Split(x) -> a: float16[2, 3], b: ?, ''\n  Neg(a) -> y: float16[2, 3]\n"), "{text}");
     let json = model_json(&model).unwrap();
     assert_eq!(json["graph"]["nodes"][0]["outputs"][0]["type"], "float16[2, 3]");
@@ -270,7 +273,7 @@ fn alike(n: usize) -> ModelProto {
 fn a_type_is_written_once_and_no_longer_than_a_tensor_has_dimensions() {
     let [few, many] = [100, 400].map(|n| {
         let model = alike(n);
-        let texts = [model_text(&model).unwrap(), model_text_with_shapes(&model).unwrap()];
+        let texts = [model_text(&model).unwrap(), model_text_with(&model, &SHAPES).unwrap()];
         let dims = format!("{}, … {n}]", vec!["?"; 64].join(", "));
         assert_eq!(texts.each_ref().map(|text| text.matches(&dims).count()), [1, 3], "{}", texts[1]);
         let json = model_json(&model).unwrap().to_string();
@@ -278,4 +281,61 @@ fn a_type_is_written_once_and_no_longer_than_a_tensor_has_dimensions() {
         texts.iter().chain([&json]).map(String::len).sum::<usize>()
     });
     assert!(many < 5 * few, "{few} and {many} bytes: four times the model is four times the text");
+}
+
+#[test]
+fn doc_strings_metadata_and_what_inputs_are_called_are_told() {
+    let entry = |key: &str, value: &str| StringStringEntryProto { key: Some(key.into()), value: Some(value.into()) };
+    let graph = GraphProto {
+        doc_string: Some("two\nlines".into()),
+        metadata_props: vec![entry("g", "1")],
+        input: vec![typed("primals_1"), typed("x")],
+        ..Default::default()
+    };
+    let mut model = model_of(graph);
+    (model.doc_string, model.metadata_props) = (Some("a model".into()), vec![entry("rust_ort.assumes", "b >= 2")]);
+    let called = HashMap::from([("primals_1".to_owned(), "layer.weight".to_owned())]);
+    let options = TextOptions { shapes: false, called: Some(&called) };
+    let text = model_text_with(&model, &options).unwrap();
+    assert_eq!(
+        text.lines().skip(1).collect::<Vec<_>>(),
+        [
+            "doc: 'a model'",
+            "metadata: 'rust_ort.assumes'='b >= 2'",
+            "doc: 'two\\nlines'",
+            "metadata: 'g'='1'",
+            "input: name='primals_1' type=dtype('float16') shape=[2, 3] of='layer.weight'",
+            "input: name='x' type=dtype('float16') shape=[2, 3]",
+        ]
+    );
+    let json = model_json(&model).unwrap();
+    assert_eq!((&json["metadata"]["rust_ort.assumes"], &json["doc"]), (&"b >= 2".into(), &"a model".into()));
+    assert_eq!((&json["graph"]["metadata"]["g"], &json["graph"]["doc"]), (&"1".into(), &"two\nlines".into()));
+}
+
+#[test]
+fn four_bits_and_texts_are_shown_as_numbers_are() {
+    let four = |code: DataType, bytes: &[u8], n: i64| TensorProto {
+        data_type: Some(code as i32),
+        dims: vec![n],
+        raw_data: Some(bytes.to_vec().into()),
+        ..Default::default()
+    };
+    let apart = TensorProto { raw_data: None, int32_data: vec![0x21], ..four(DataType::Uint4, &[], 2) };
+    let texts = TensorProto {
+        data_type: Some(DataType::String as i32),
+        dims: vec![2],
+        string_data: vec![b"a".to_vec().into(), b"it's".to_vec().into()],
+        ..Default::default()
+    };
+    for (tensor, expected) in [
+        (four(DataType::Int4, &[0xf1, 0x78], 4), "type=int4 shape=(4,) -- [1, -1, -8, 7]"),
+        (four(DataType::Uint4, &[0xf1, 0x08], 3), "type=uint4 shape=(3,) -- [1, 15, 8]"),
+        (four(DataType::Int4, &[0x11; 8], 16), "type=int4 shape=(16,) -- [1, 1, 1, 1, 1, 1, … 16]"),
+        (apart, "type=uint4 shape=(2,) -- [1, 2]"),
+        (texts, "type=string shape=(2,) -- ['a', 'it\\'s']"),
+        (four(DataType::Int4, &[0x11], 16), "type=int4 shape=(16,)"),
+    ] {
+        assert_eq!(initializer_text(&tensor), expected);
+    }
 }

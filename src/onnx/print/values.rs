@@ -136,7 +136,48 @@ fn content(tensor: &TensorProto) -> String {
         let range = ["offset", "length"].into_iter().filter_map(|key| Some(format!(" {key} {}", place(key)?)));
         return format!("in file {}{}", quoted(place("location").unwrap_or_default()), range.collect::<String>());
     }
-    NamedTensor::from_proto(tensor).map(|named| preview(&named.view())).unwrap_or_default()
+    elements(tensor)
+}
+
+/// The first elements of a tensor that stands in the model; nothing of types that are not shown.
+pub(super) fn elements(tensor: &TensorProto) -> String {
+    match NamedTensor::from_proto(tensor) {
+        Ok(named) => preview(&named.view()),
+        Err(_) => texts(tensor).or_else(|| four_bits(tensor)).unwrap_or_default(),
+    }
+}
+
+fn texts(tensor: &TensorProto) -> Option<String> {
+    let n = tensor.string_data.len();
+    let is_text = tensor.data_type() == DataType::String as i32 && n > 0;
+    let shown = || tensor.string_data.iter().take(SHOWN);
+    let text = |bytes: &[u8]| quoted(&String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_BYTES)]));
+    is_text.then(|| listed(n, shown().map(|bytes| text(bytes))))
+}
+
+/// Two elements a byte, the first in its lower half.
+fn four_bits(tensor: &TensorProto) -> Option<String> {
+    let is_signed = match DataType::try_from(tensor.data_type()) {
+        Ok(DataType::Int4) => true,
+        Ok(DataType::Uint4) => false,
+        _ => return None,
+    };
+    let n = tensor.dims.iter().try_fold(1_usize, |n, &dim| n.checked_mul(usize::try_from(dim).ok()?))?;
+    let bytes: Vec<u8> = match tensor.raw_data.as_deref() {
+        Some(raw) if !raw.is_empty() => raw.iter().copied().take(SHOWN).collect(),
+        _ => tensor.int32_data.iter().map(|&byte| byte as u8).take(SHOWN).collect(),
+    };
+    let all = bytes.iter().flat_map(|byte| [byte & 0xf, byte >> 4]).take(n.min(SHOWN));
+    let all: Vec<String> = all
+        .map(|bits| if is_signed && bits > 7 { (i32::from(bits) - 16).to_string() } else { bits.to_string() })
+        .collect();
+    (all.len() == n.min(SHOWN)).then(|| listed(n, all.into_iter()))
+}
+
+/// `[1, 2, … 1000]`.
+fn listed(n: usize, shown: impl Iterator<Item = String>) -> String {
+    let more = if n > SHOWN { format!(", … {n}") } else { String::new() };
+    format!("[{}{more}]", shown.collect::<Vec<_>>().join(", "))
 }
 
 pub(super) fn dtype_name(code: i32) -> String {

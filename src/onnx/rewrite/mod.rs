@@ -35,7 +35,7 @@ use super::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, String
 use super::region::is_region;
 
 /// The key in a model's metadata under which [`rewrite`] says what it did.
-const RAN: &str = "rust_ort.passes";
+pub(super) const RAN: &str = "rust_ort.passes";
 
 /// The provider whose kernels a model is rewritten for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
