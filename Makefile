@@ -11,7 +11,7 @@ ARGS ?=
 export ORT_GPU_LIB BIN ARCH OUT ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build build-torch demo test test-torch lint fmt fmt-check bench coverage random-graphs op-census planted blame same-size keep prove zoo studies torch-nodes fuzz soak audit requirements matrix gpu-check gpu-pack clean doctor
+.PHONY: help setup build build-torch demo test test-torch lint fmt fmt-check bench coverage random-graphs op-census planted blame same-size keep prove zoo align studies torch-nodes fuzz soak audit requirements matrix gpu-check gpu-pack clean doctor
 
 help: ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -72,6 +72,9 @@ prove: ## build; faults planted in a Llama decoder's own dumped graphs, and how 
 
 zoo: ## build; public models of six packages as their classes make them, every tool on each, into docs/zoo.md; ARGS="--models 'timm/*'"
 	@$(STEPS) zoo
+
+align: ## build; rust_ort.align beside onnx-array-api: letters, pairs and time on twenty models, into docs/align.md
+	@$(STEPS) align
 
 studies: ## build-torch; published examples of numerical differences made again over five draws, sizes that broadcast, generation; into docs/studies.md, study-*.svg
 	@$(STEPS) studies

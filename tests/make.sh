@@ -449,16 +449,19 @@ soak() {
     step "soak" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.soak ${ARGS:---output docs/trust.md}
 }
 
-# Packages of public models, in a folder beside the environment, which stays what the tests know.
+# packages_apart <name> <what>: those of tests/requirements/<name>.txt in build/<name>/site, beside the environment, which
+# stays what the tests know.
+packages_apart() {
+    local site=$ROOT/build/$1/site pins=tests/requirements/$1.txt
+    cmp -s "$pins" "$site/.requirements" && return
+    rm -rf "$site"
+    mkdir -p "$site"
+    step "$2" "$PY" -m pip install --disable-pip-version-check --quiet --no-deps --target "$site" -r "$pins"
+    cp "$pins" "$site/.requirements"
+}
+
 zoo_packages() {
-    ZOO_SITE=$ROOT/build/zoo/site
-    local pins=tests/requirements/zoo.txt
-    cmp -s "$pins" "$ZOO_SITE/.requirements" && return
-    rm -rf "$ZOO_SITE"
-    mkdir -p "$ZOO_SITE"
-    step "packages of public models" "$PY" -m pip install --disable-pip-version-check --quiet --no-deps \
-        --target "$ZOO_SITE" -r "$pins"
-    cp "$pins" "$ZOO_SITE/.requirements"
+    packages_apart zoo "packages of public models"
 }
 
 # With ARGS, only what they name is written.
@@ -467,7 +470,17 @@ zoo() {
     zoo_packages
     own_daemon
     eval "set -- ${ARGS:---output docs/zoo.md}"
-    step "zoo" env PYTHONPATH="$ROOT/tests:$ZOO_SITE" "$PY" -W ignore -m measure.zoo "$@"
+    step "zoo" env PYTHONPATH="$ROOT/tests:$ROOT/build/zoo/site" "$PY" -W ignore -m measure.zoo "$@"
+}
+
+# With ARGS, only what they name is measured, and written where they say.
+align() {
+    build
+    packages_apart align "onnx-array-api"
+    own_daemon
+    # shellcheck disable=SC2086
+    step "align beside onnx-array-api" env PYTHONPATH="$ROOT/tests:$ROOT/build/align/site" "$PY" -W ignore \
+        -m measure.align ${ARGS:---output docs/align.md}
 }
 
 # With ARGS="--only generate", only these sections are written. Studies are their own judges: what they find is told, not asserted.
@@ -629,7 +642,7 @@ doctor() {
 }
 
 case ${1:-} in
-setup | build | demo | bench | coverage | planted | blame | keep | prove | zoo | studies | fuzz | soak | audit | requirements | matrix | doctor) "$1" ;;
+setup | build | demo | bench | coverage | planted | blame | keep | prove | zoo | align | studies | fuzz | soak | audit | requirements | matrix | doctor) "$1" ;;
 test) run_tests ;;
 lint | fmt)
     setup

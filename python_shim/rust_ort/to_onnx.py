@@ -70,8 +70,10 @@ def to_onnx(
     RUST_ORT_OPSET, else 18. dynamic_shapes: as torch.export has them, {argument: {dimension: name}}, a name being a str
     or torch.export.Dim; Dim.DYNAMIC and Dim.AUTO leave the name to us. A size of 1 is traced as 2, and the graph tried
     on the example itself; Dim.AUTO fixes it. parameters: "initializers" under their own names, or "inputs" after the
-    arguments. optimized: constants folded and equal nodes shared by onnxscript's optimizer, parameters and calls of
-    functions left as they are. export_modules_as_functions: a local function for each submodule that is called, which
+    arguments. optimized: constants folded and equal nodes shared by onnxscript's optimizer, what is of buffers alone
+    folded where the model does not grow, Reshapes and Transposes taken out where a Gemm or a pointwise node needs none;
+    parameters and calls of functions stay as they are, but for a parameter that is only read transposed, which is
+    stored so, as `weight.T`. export_modules_as_functions: a local function for each submodule that is called, which
     calls with equal bodies share and take parameters as inputs; or patterns of the submodules' paths or classes,
     ["decoder.*", "Attention"]. custom_translations: {torch operator: onnxscript function}.
 

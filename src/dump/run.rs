@@ -171,8 +171,11 @@ impl Run {
             layout::run_id(&folder).map_or_else(random_name, Ok).map_err(DumpError::io(&run_file, "draw an id for"))?;
         let facts = [schema(RUN_SCHEMA), (layout::RUN_ID_KEY, Value::from(id.as_str()))];
         let content = layout::with_facts(layout::RUN_FILE, &spec.run_json, &facts)?;
-        write_whole(&run_file, spec.umask.of_file(FILE_MODE).durable(durable), &[&content])
-            .map_err(DumpError::io(&run_file, "write"))?;
+        // Who joins a run, or opens it again at another daemon, needs no room on a disk that is full by now.
+        if layout::read_json(&run_file).ok().as_ref() != Some(&content) {
+            write_whole(&run_file, spec.umask.of_file(FILE_MODE).durable(durable), &[&content])
+                .map_err(DumpError::io(&run_file, "write"))?;
+        }
 
         let shared = Arc::new(Shared {
             queue: Queue::new(QUEUE_BYTES),

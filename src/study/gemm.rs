@@ -508,38 +508,54 @@ fn of_kernels(parts: &[Part]) -> Vec<Finding> {
     ]
 }
 
-/// Which ways are F.linear's, by type: those that have the fewest other elements.
+/// Which ways are F.linear's, by type: those that have the fewest other elements, as far as they stand out.
 fn forms(parts: &[Part]) -> Vec<Finding> {
-    const WITH_BIAS: [&str; 2] = ["GemmOnly", "CastGemmOnlyCast"];
     let nearest = |dtype: DType| {
         let part = parts.iter().find(|part| part.numbers == Numbers::Bias && part.dtype == dtype)?;
         part.matrix.nearest(LINEAR, &NODES)
     };
     let dtypes = [DType::F32, DType::F16, DType::BF16];
-    let said = |(ways, share): &(Vec<&str>, f64)| {
-        format!("{}: {} % of the elements differ", ways.join(", "), significant(100. * share, 3))
+    let of_dtype = |dtype: DType| {
+        let with_bias_alone = |[near, _]: &Form| {
+            let has = |way: &str| near.iter().any(|(known, _)| *known == way);
+            has("GemmOnly") && !has("GemmAdd")
+        };
+        Finding::new(
+            format!("{dtype}, high bias: F.linear's form is a Gemm that adds the bias, not a product and an Add"),
+            (SEED, "\"Gemm with a bias not null should be used when torch is doing the same\""),
+            nearest(dtype).map(|form| (form_text(&form), with_bias_alone(&form))),
+        )
     };
-    let mut found: Vec<Finding> = dtypes
-        .into_iter()
-        .map(|dtype| {
-            Finding::new(
-                format!("{dtype}, high bias: F.linear's form is a Gemm that adds the bias"),
-                (SEED, "\"Gemm with a bias not null should be used when torch is doing the same\""),
-                nearest(dtype).map(|form| (said(&form), form.0.iter().any(|way| WITH_BIAS.contains(way)))),
-            )
-        })
-        .collect();
-    let all: Option<Vec<_>> = dtypes.into_iter().map(nearest).collect();
+    let mut found = dtypes.map(of_dtype).to_vec();
+    let all: Option<Vec<Form>> = dtypes.into_iter().map(nearest).collect();
+    let ways = |[near, _]: &Form| near.iter().map(|(way, _)| *way).collect::<Vec<_>>();
     found.push(Finding::new(
         "high bias: which form is F.linear's depends on the type",
         (SEED, "\"it seems to depend on the type as well\""),
         all.map(|forms| {
             let each: Vec<String> =
-                dtypes.iter().zip(&forms).map(|(dtype, (ways, _))| format!("{dtype} {}", ways.join(", "))).collect();
-            (each.join("; "), forms.iter().any(|(ways, _)| *ways != forms[0].0))
+                dtypes.iter().zip(&forms).map(|(dtype, form)| format!("{dtype} {}", ways(form).join(", "))).collect();
+            (each.join("; "), forms.iter().any(|form| ways(form) != ways(&forms[0])))
         }),
     ));
     found
+}
+
+/// Ways that are near F.linear, and those that are not, with the share of elements that differ.
+type Form = [Vec<(&'static str, f64)>; 2];
+
+fn form_text([near, far]: &Form) -> String {
+    let shares = |ways: &[(&str, f64)]| {
+        let ends = |from: f64, of: fn(f64, f64) -> f64| ways.iter().map(|(_, share)| 100. * share).fold(from, of);
+        let (least, largest) = (ends(f64::INFINITY, f64::min), ends(0., f64::max));
+        let text = |share: f64| significant(share, 3);
+        if least == largest { text(least) } else { format!("{} to {}", text(least), text(largest)) }
+    };
+    if far.is_empty() {
+        return format!("no way stands out: of each {} % of the elements differ", shares(near));
+    }
+    let names: Vec<&str> = near.iter().map(|(way, _)| *way).collect();
+    format!("{}: {} % of the elements differ, of the others {} %", names.join(", "), shares(near), shares(far))
 }
 
 fn linear_sweep(part: Option<&Part>) -> Option<&Sweep> {
@@ -630,10 +646,16 @@ mod tests {
             graph: None,
         };
         let found = forms(&[part(DType::F32), part(DType::F16)]);
-        use super::super::finding::Holds::{NotExamined, Yes};
+        use super::super::finding::Holds::{No, NotExamined, Yes};
         let holds: Vec<_> = found.iter().map(|finding| finding.holds).collect();
         assert_eq!(holds, [Yes, Yes, NotExamined, NotExamined]);
-        assert_eq!(found[0].here, "GemmOnly: 0 % of the elements differ");
+        assert_eq!(found[0].here, "GemmOnly: 0 % of the elements differ, of the others 50 %");
+        let alike = Matrix::of(&[(LINEAR, Some(&linear)), ("GemmOnly", Some(&apart)), ("GemmAdd", Some(&apart))], &[]);
+        let found = forms(&[Part { matrix: alike, ..part(DType::F32) }]);
+        assert_eq!(
+            (found[0].holds, found[0].here.as_str()),
+            (No, "no way stands out: of each 50 % of the elements differ")
+        );
     }
 
     #[test]

@@ -78,12 +78,14 @@ impl Matrix {
         self.pair(&self.differ, one, other)
     }
 
-    /// Of some labels those that have the fewest elements other than `to` has, and the share of these.
-    pub fn nearest<'a>(&self, to: &str, among: &[&'a str]) -> Option<(Vec<&'a str>, f64)> {
+    /// Some labels, in their order, with the share of elements in which each differs from `to`: those that differ in up to
+    /// twice as many as the nearest, and the others. None where none of them was run.
+    pub fn nearest<'a>(&self, to: &str, among: &[&'a str]) -> Option<[Vec<(&'a str, f64)>; 2]> {
         let shares: Vec<(&str, f64)> =
             among.iter().filter_map(|&label| Some((label, self.differ(to, label)?))).collect();
         let least = shares.iter().map(|(_, share)| *share).min_by(f64::total_cmp)?;
-        Some((shares.into_iter().filter(|(_, share)| *share == least).map(|(label, _)| label).collect(), least))
+        let (near, far) = shares.into_iter().partition(|(_, share)| *share <= 2. * least);
+        Some([near, far])
     }
 }
 
@@ -107,7 +109,8 @@ mod tests {
         assert_eq!(matrix.differ("one", "other"), Some(0.5));
         let errors = |max: f64, mean: f64| Some(Errors { max: Number(max), mean: Number(mean) });
         assert_eq!(matrix.errors, [errors(0.25, 0.125), errors(0.25, 0.125), None]);
-        assert_eq!(matrix.nearest("one", &["other", "missing"]), Some((vec!["other"], 0.5)));
+        assert_eq!(matrix.nearest("one", &["other", "missing"]), Some([vec![("other", 0.5)], vec![]]));
+        assert_eq!(matrix.nearest("one", &["other", "one"]), Some([vec![("one", 0.)], vec![("other", 0.5)]]));
         assert_eq!(matrix.nearest("one", &["missing"]), None);
         let text = serde_json::to_string(&matrix).unwrap();
         assert!(text.contains("[0.0,0.5,null]"), "{text}");

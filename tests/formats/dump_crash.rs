@@ -119,6 +119,12 @@ fn writes_until_the_disk_is_full() {
     let left = fs::read_dir(folder.join("tensors")).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(left.filter(|name| temporary(name.to_str().unwrap())).count(), 0);
     drop(run);
+    // Another daemon, or another executor's client, joins the run where there is no room for a byte.
+    let filler = folder.join("filler");
+    let mut file = fs::File::create(&filler).unwrap();
+    while std::io::Write::write(&mut file, &[1; 4096]).is_ok() {}
+    drop(open(folder.clone()));
+    fs::remove_file(filler).unwrap();
     // Nothing is written before what is to go is gone. All goes: of one step that came out whole, all is the room for another.
     let removed = gc(&folder, Some(0), false).unwrap();
     assert_eq!((removed.steps, removed.kept), (n_complete, Vec::new()));

@@ -83,6 +83,7 @@ def page(known: dict[str, Any]) -> str:
     holds = "\n".join(f"- {name}: {what}" for name, what in HOLDS.items())
     pieces = [INTRODUCTION, VERIFIED, FUZZ, holds, fuzz_table(known.get("fuzz", {}))]
     pieces += [SOAK, soak_table(known["soak"])] if "soak" in known else []
+    pieces += [before_table(known["soaks_before"])] if known.get("soaks_before") else []
     return "\n\n".join([*pieces, SUPPLY]) + "\n"
 
 
@@ -116,6 +117,20 @@ def soak_table(told: dict[str, Any]) -> str:
         f"| wrong | {len(told['wrong'])} |",
         *(["", *(f"- {wrong.splitlines()[0]}" for wrong in told["wrong"])] if told["wrong"] else []),
     ]
+    return "\n".join(lines)
+
+
+def before_table(runs: list[dict[str, Any]]) -> str:
+    """A line for each run of before whose findings are mended. became: what became of them."""
+    lines = [
+        "Runs of before, by versions that had what they found:",
+        "",
+        "| minutes | seed | calls right | events | wrong | what became of it |",
+        "|---|---|---|---|---|---|",
+    ]
+    for run in runs:
+        counts = f"{run['minutes']} | {run['seed']} | {run['calls right']:,} | {run['events']} | {run['wrong']}"
+        lines.append(f"| {counts} | {run['became']} |")
     return "\n".join(lines)
 
 

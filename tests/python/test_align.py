@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from torch import nn
 
 import rust_ort
+from measure import align as measure
 from rust_ort.errors import ClientError, OptionError
 
 FLOAT = TensorProto.FLOAT
@@ -81,6 +84,74 @@ def test_letters_are_those_of_numpy() -> None:
     with np.errstate(invalid="ignore"):
         assert letters == {name: make_summary(value) for name, value in given.items()}
     assert not found.differing and not found.errors
+
+
+def test_letters_of_random_tensors_are_those_of_numpy() -> None:
+    found = measure.letters(300, make_summary)
+    assert not found.differing
+    assert found.n.total() == 300 and len(found.n) == 10
+    assert min(found.with_nan, found.with_infinity, found.empty) > 3
+
+
+def cost(one: measure.Result, other: measure.Result) -> float:
+    """As onnx-array-api defines the distance of two values."""
+    floats = {"float16", "float32", "float64"}
+    found = 1000.0 * (one[0] != other[0])
+    if one[1] != other[1]:
+        found += 10 * (0.2 if {one[1], other[1]} <= floats else 1)
+    if one[2] != other[2]:
+        found += abs(math.prod(one[2]) - math.prod(other[2]))
+        same_rank = len(one[2]) == len(other[2])
+        found += sum(abs(m - n) for m, n in zip(one[2], other[2], strict=True)) if same_rank else 100
+    found += sum(abs(ord(a) - ord(b)) for a, b in zip(one[3], other[3], strict=True))
+    return found + 10 * (one[4] != other[4])
+
+
+def aligned(first: list[measure.Result], second: list[measure.Result]) -> list[tuple[int | None, int | None]]:
+    """Pairs of the least distance; of equal ones a pair goes before what the first has alone, then the second."""
+    best: dict[tuple[int, int], float] = {(-1, -1): 0.0}
+    before: dict[tuple[int, int], tuple[int, int]] = {}
+    band = max(50, abs(len(first) - len(second)) + 1)
+    for i in range(len(first)):
+        for j in range(max(0, i - band), min(len(second), i + band)):
+            ways = [((i - 1, j - 1), cost(first[i], second[j])), ((i - 1, j), 1000.0), ((i, j - 1), 1000.0)]
+            known = [(best[way] + spent, at, way) for at, (way, spent) in enumerate(ways) if way in best]
+            best[i, j], _, before[i, j] = min(known)
+    at = len(first) - 1, len(second) - 1
+    found: list[tuple[int | None, int | None]] = []
+    while at != (-1, -1):
+        i, j = before[at]
+        found.append((at[0] if at[0] > i else None, at[1] if at[1] > j else None))
+        at = i, j
+    return found[::-1]
+
+
+class Head(nn.Module):
+    """Attention whose scores are scaled and masked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+        self.register_buffer("mask", torch.tril(torch.ones(16, 16)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.query(x) @ self.key(x).transpose(-2, -1) * 0.25
+        masked = scores.masked_fill(self.mask[:5, :5] == 0, -100.0)
+        return x + torch.softmax(masked, -1) @ self.value(x)
+
+
+@pytest.mark.parametrize("kind", ["layers", "attention"])
+def test_pairs_are_those_of_the_least_distance(kind: str) -> None:
+    torch.manual_seed(0)
+    model: nn.Module = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4), nn.Softmax(-1))
+    if kind == "attention":
+        model = nn.Sequential(Head(), Head())
+    x = torch.randn(2, 5, 8)
+    plain, optimized = (rust_ort.to_onnx(model.eval(), x, optimized=given) for given in (False, True))
+    name = plain.graph.input[0].name
+    found = measure.ours(measure.Models(name=kind, protos=(plain, optimized), feeds={name: x.numpy()}))
+    assert len(found.first) > len(found.second) > 20
+    assert [pair[1:] for pair in found.pairs] == aligned(found.first, found.second)
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch", "npz", "compressed", "pair"])

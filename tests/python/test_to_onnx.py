@@ -255,6 +255,106 @@ def test_what_is_optimized_has_the_same_names_and_numbers_in_fewer_nodes() -> No
             assert_eager(proto, {"input": x}, [model(x)])
 
 
+def node_types(proto: Any) -> list[str]:
+    return [node.op_type for node in proto.graph.node]
+
+
+def test_a_weight_that_is_only_read_transposed_is_stored_so_where_nothing_else_reads_it() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(9, 64)
+            self.linear, self.twice = nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False)
+            self.returned = nn.Linear(64, 64, bias=False)
+
+        def forward(self, ids: Tensor) -> Any:
+            x = self.twice(self.twice(self.linear(self.embedding(ids))))
+            return x @ self.embedding.weight.t(), self.returned(x), self.returned.weight
+
+    model, ids = Tied().eval(), torch.tensor([[3, 1, 8]])
+    plain, made = (rust_ort.to_onnx(model, ids, optimized=wanted) for wanted in (False, True))
+    names = {entry.name: tuple(entry.dims) for entry in made.graph.initializer}
+    assert {"linear.weight.T", "twice.weight.T", "returned.weight", "embedding.weight"} <= set(names)
+    assert not {"linear.weight", "returned.weight.T", "embedding.weight.T"} & set(names)
+    assert node_types(made).count("Transpose") == 2
+    for proto in (plain, made):
+        assert_eager(proto, {"ids": ids}, list(model(ids)))
+    inputs = rust_ort.to_onnx(model, ids, optimized=True, parameters="inputs")
+    assert [entry.name for entry in inputs.graph.input][1:] == [name for name, _ in model.named_parameters()]
+
+
+def test_a_gemm_reads_its_weight_as_it_is() -> None:
+    model, x = nn.Linear(4, 8).eval(), torch.randn(3, 4)
+    made = rust_ort.to_onnx(model, x, optimized=True)
+    assert node_types(made) == ["Gemm"]
+    assert [(name.name, name.i) for name in made.graph.node[0].attribute if name.name == "transB"] == [("transB", 1)]
+    assert {entry.name for entry in made.graph.initializer} == {"weight", "bias"}
+    assert_eager(made, {"input": x}, [model(x)])
+
+
+class Masked(nn.Module):
+    """Two equal buffers, and one that is read in pieces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("first", "second"):
+            self.register_buffer(name, torch.tril(torch.ones(64, 64)))
+        self.register_buffer("table", torch.randn(4096))
+        self.register_buffer("given", torch.ones(8, 8))
+
+    def forward(self, x: Tensor) -> Any:
+        n = x.shape[-1]
+        for mask in (self.first, self.second):
+            x = x.masked_fill(mask[:n, :n] == 0, -2.0)
+        return x * self.table[:2000].sum() + self.table[1:2001].sum(), self.given, x + self.given[0, 0]
+
+
+def test_what_is_of_buffers_alone_is_folded_where_the_model_does_not_grow() -> None:
+    model, x = Masked().eval(), torch.randn(6, 6)
+    plain, made = (rust_ort.to_onnx(model, x, optimized=wanted) for wanted in (False, True))
+    names = {entry.name for entry in made.graph.initializer}
+    assert {"table", "given"} <= names and not {"first", "second"} & names
+    assert not {"Equal", "Not"} & set(node_types(made))
+    wheres = [node for node in made.graph.node if node.op_type == "Where"]
+    assert len({node.input[0] for node in wheres}) == 1  # of equal masks
+    for proto in (plain, made):
+        assert_eager(proto, {"x": x}, list(model(x)))
+    assert made.ByteSize() < plain.ByteSize()
+
+
+def test_a_buffer_that_is_cut_to_a_dynamic_size_stays() -> None:
+    model = Masked().eval()
+    made = rust_ort.to_onnx(model, torch.randn(6, 6), dynamic_shapes=({0: "n", 1: "n"},), optimized=True)
+    assert {"first", "second"} <= {entry.name for entry in made.graph.initializer}
+    for n in (2, 9):
+        x = torch.randn(n, n)
+        assert_eager(made, {"x": x}, list(model(x)))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_pointwise_node_between_two_reshapes_needs_neither(dynamic: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
+    x = torch.randn(2, 3, 4)
+    shapes: Any = ({0: "batch"},) if dynamic else None
+    plain, made = (rust_ort.to_onnx(model, x, dynamic_shapes=shapes, optimized=wanted) for wanted in (False, True))
+    assert [kind for kind in node_types(made) if kind in ("Gemm", "Relu")] == ["Gemm", "Relu", "Gemm"]
+    assert node_types(made).count("Reshape") == 2
+    for n in (1, 5) if dynamic else (2,):
+        x = torch.randn(n, 3, 4)
+        for proto in (plain, made):
+            assert_eager(proto, {"input": x}, [model(x)])
+
+
+def test_a_reshape_that_is_an_output_or_is_read_elsewhere_stays() -> None:
+    def function(x: Tensor) -> Any:
+        wide = x.reshape(6, 4).relu()
+        y = x.reshape(6, 4).exp()
+        return y.reshape(2, 3, 4), wide, wide.reshape(2, 3, 4) + 1
+
+    x = torch.randn(2, 3, 4)
+    assert_eager(rust_ort.to_onnx(function, x, optimized=True), {"x": x}, list(function(x)))
+
+
 def test_a_model_is_written_and_a_large_one_with_its_tensors_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from rust_ort.errors import OptionError
+from rust_ort.export import folding
 from rust_ort.export.module_functions import Stack, outline
 from rust_ort.export.opset import bodies
 from rust_ort.export.translate import Translated
@@ -74,6 +75,8 @@ def assembled(
         outline(model, modules, frozenset(entry.name for entry in inputs))
         made = list(graph.outputs)
         graph.outputs.clear()
+    if optimized:
+        _fold(ir, graph, made, inputs, outputs)
     taken: set[int] = {id(value) for value in graph.inputs} | {id(value) for value in graph.initializers.values()}
     for output in outputs:
         value = values[output.value] if isinstance(output.value, str) else made[output.value]
@@ -106,6 +109,20 @@ def _optimize(model: Any) -> None:
         common.RemoveUnusedNodesPass(),
     ):
         step(model)
+    for rewritten in folding.PASSES:
+        rewritten(model.graph)
+    common.RemoveUnusedNodesPass()(model)
+
+
+def _fold(ir: Any, graph: Any, made: list[Any], inputs: Sequence[ModelInput], outputs: Sequence[ModelOutput]) -> None:
+    """Folds what is of initializers alone. made: the graph's outputs, which it holds meanwhile."""
+    parameters = {entry.name for entry in inputs if isinstance(entry.tensor, torch.nn.Parameter)}
+    kept = {output.value for output in outputs if isinstance(output.value, str)}
+    graph.outputs.extend(made)
+    transposed = folding.fold(ir, graph, parameters, kept)
+    folding.share_initializers(ir, graph, transposed | {entry.name for entry in inputs})
+    made[:] = graph.outputs
+    graph.outputs.clear()
 
 
 def _values(ir: Any, graph: Any) -> Iterator[Any]:

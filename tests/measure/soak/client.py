@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import datetime
 import os
 import random
@@ -62,7 +61,8 @@ def model_of(draws: random.Random) -> tuple[nn.Module, Callable[[], Tensor]]:
         model: nn.Module = nn.Sequential(nn.Linear(width, 64), nn.GELU(), nn.Linear(64, width))
         return model, lambda: torch.randn(draws.choice((4, 8)), width)
     if kind == "convolutions":
-        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten())
+        # No rectifiers: rounding turns one in 300,000 calls.
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.SiLU(), nn.Conv2d(8, 4, 3), nn.Flatten())
         return model, lambda: torch.randn(draws.choice((1, 2)), 3, 12, 12)
     return Attention(width), lambda: torch.randn(2, draws.choice((6, 8)), width)
 
@@ -70,11 +70,6 @@ def model_of(draws: random.Random) -> tuple[nn.Module, Callable[[], Tensor]]:
 def wrong(got: Tensor, expected: Tensor) -> bool:
     """Outside of what float32 sums of this size may differ by."""
     return not torch.allclose(got, expected, rtol=1e-3, atol=1e-4)
-
-
-def further(exact: Tensor, got: Tensor, expected: Tensor, outside: bool) -> bool:
-    """Whether a value outside is further from float64 than eager's is."""
-    return outside and float((got - exact).norm()) > float((expected - exact).norm())
 
 
 class Trainer:
@@ -96,12 +91,6 @@ class Trainer:
         for _ in range(n):
             self.step()
 
-    def exact(self, x: Tensor) -> list[Tensor]:
-        """The output and the gradients in float64: rounding may turn a rectifier in eager alone."""
-        model = copy.deepcopy(self.model).double()
-        made = model(x.double())
-        return [made, *torch.autograd.grad(made.square().mean(), list(model.parameters()))]
-
     def step(self) -> None:
         """A call and its gradients, against eager's; then the model moves on. Errors: what a call raises that is
         neither DaemonLost nor ExecutorLost; ArithmeticError for a value that is not eager's."""
@@ -118,9 +107,8 @@ class Trainer:
             got, found = expected, gradients
         else:
             self.counts["right"] += 1
-        outside = [wrong(*pair) for pair in zip([got, *found], [expected, *gradients], strict=True)]
-        if any(outside) and any(map(further, self.exact(x), [got, *found], [expected, *gradients], outside)):
-            raise ArithmeticError(f"{self.options}: a value is not eager's, and further from float64 than eager's")
+        if any(map(wrong, [got, *found], [expected, *gradients])):
+            raise ArithmeticError(f"{self.options}: a value is not eager's")
         with torch.no_grad():
             for weight, gradient in zip(weights, found, strict=True):
                 if self.ranks > 1:
