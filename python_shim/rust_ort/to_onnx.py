@@ -14,7 +14,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,8 +65,8 @@ def to_onnx(
         proto = rust_ort.to_onnx(model, x, path="model.onnx", dynamic_shapes={"x": {0: "batch"}})
 
     model: a module or a function of tensors, in the mode that it is in: call `model.eval()` before. It runs once, on
-    copies of the arguments; once more with dynamic sizes of 1. path: where to write the model, too; over 2 GB its
-    tensors go into `path` + ".data", and the proto that is returned refers to that file. opset: 18 to 26; None: of
+    copies of the arguments; again with dynamic sizes of 1. path: where to write the model, too; over 2 GB its tensors
+    go into `path` + ".data", and the proto that is returned refers to that file. opset: 18 to 26; None: of
     RUST_ORT_OPSET, else 18. dynamic_shapes: as torch.export has them, {argument: {dimension: name}}, a name being a str
     or torch.export.Dim; Dim.DYNAMIC and Dim.AUTO leave the name to us. A size of 1 is traced as 2, and the graph tried
     on the example itself; Dim.AUTO fixes it. parameters: "initializers" under their own names, or "inputs" after the
@@ -254,6 +254,12 @@ class _Forward:
     assumed: dict[str, str]
     size_names: dict[str, str]
     outputs: list[ModelOutput]
+    right_at_one: set[str] = field(default_factory=set)
+
+    def right_at(self, sizes: Iterable[DynamicSize]) -> None:
+        """Has `assumed` say that 1 was tried of these sizes, too."""
+        self.right_at_one |= set(map(_in_words, sizes))
+        self.assumed = self.names.assumptions(self.right_at_one)
 
 
 def _forward(model: Any, call: Callable[[], _Call], options: Options) -> _Forward:
@@ -281,7 +287,8 @@ def _forward(model: Any, call: Callable[[], _Call], options: Options) -> _Forwar
         else:
             if differs := _difference(model, made, example):
                 raise _apart_error(small, f"traced with 2 there, {differs}")
-            made.assumed = made.names.assumptions(map(_in_words, small))
+            made.right_at(small)
+            _try_one(model, made, call())
             return made
     try:
         with torch_private.small_sizes_as_any(True):
@@ -314,7 +321,7 @@ def _try_one(model: Any, made: _Forward, call: _Call) -> None:
     with contextlib.suppress(Exception), warnings.catch_warnings():  # a model that takes no 1 may say so as it likes
         warnings.simplefilter("ignore")
         if not _difference(model, made, call):
-            made.assumed = made.names.assumptions(map(_in_words, sizes))
+            made.right_at(sizes)
 
 
 def _in_words(size: DynamicSize) -> str:
