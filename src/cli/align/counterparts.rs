@@ -222,18 +222,17 @@ impl<'a> Search<'a> {
             return false;
         }
         let is_close = verdict.metrics.as_ref().is_some_and(|metrics| metrics.max_rel_to_max <= CLOSE);
-        is_close || self.does_the_same(i, j, true) || self.named_alike(i, j) && self.reads_the_same(i, j, true)
+        is_close || self.does_the_same(i, j) || self.named_alike(i, j) && self.reads_the_same(i, j)
     }
 
-    /// Whether both are given by one operator, with one set of attributes, from equal values; `related`: or from values that
-    /// should be equal.
-    pub(super) fn does_the_same(&mut self, i: usize, j: usize, related: bool) -> bool {
+    /// Whether both are given by one operator, with one set of attributes, from values that are equal or should be.
+    pub(super) fn does_the_same(&mut self, i: usize, j: usize) -> bool {
         let [first, second] = self.traces;
         let (Some(one), Some(other)) = (first.origin(i), second.origin(j)) else { return false };
-        one.is_alike(&other) && self.reads_the_same(i, j, related)
+        one.is_alike(&other) && self.reads_the_same(i, j)
     }
 
-    fn reads_the_same(&mut self, i: usize, j: usize, related: bool) -> bool {
+    fn reads_the_same(&mut self, i: usize, j: usize) -> bool {
         let [first, second] = self.traces;
         let (Some(one), Some(other)) = (first.origin(i), second.origin(j)) else { return false };
         if one.reads.len() != other.reads.len() {
@@ -241,7 +240,7 @@ impl<'a> Search<'a> {
         }
         one.reads.iter().zip(other.reads).all(|pair| match pair {
             (None, None) => true,
-            (Some(i), Some(j)) => related && self.related.contains(&(*i, *j)) || self.agree(*i, *j),
+            (Some(i), Some(j)) => self.related.contains(&(*i, *j)) || self.agree(*i, *j),
             _ => false,
         })
     }

@@ -178,7 +178,7 @@ fn settle(row: &mut Row<'_>, pair: Pair, search: &mut Search<'_>, places: &[Hash
         }
         return;
     }
-    if search.does_the_same(i, j, false) && verdict.metrics.is_some() {
+    if verdict.metrics.is_some() && search.does_the_same(i, j) {
         search.relate(i, j);
         return;
     }
