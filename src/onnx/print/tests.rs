@@ -325,7 +325,7 @@ fn four_bits_and_texts_are_shown_as_numbers_are() {
     let texts = TensorProto {
         data_type: Some(DataType::String as i32),
         dims: vec![2],
-        string_data: vec![b"a".to_vec().into(), b"it's".to_vec().into()],
+        string_data: vec![b"a".to_vec(), b"it's".to_vec()],
         ..Default::default()
     };
     for (tensor, expected) in [
