@@ -208,7 +208,7 @@ def test_a_functions_sizes_are_of_its_own_inputs() -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=2,
-                         num_attention_heads=2, num_key_value_heads=2, use_cache=False)  # fmt: skip
+                         num_attention_heads=2, num_key_value_heads=2)  # fmt: skip
     model, ids = LlamaForCausalLM(config).eval(), torch.randint(0, 32, (2, 5))
     proto = rust_ort.to_onnx(
         model, ids, dynamic_shapes={"input_ids": {0: "batch", 1: "length"}}, export_modules_as_functions=True
