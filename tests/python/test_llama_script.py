@@ -96,7 +96,8 @@ def test_every_part_matches_forward_and_backward_and_mixed(
     assert all((tmp_path / f"{name}{suffix}").is_file() for name in pairs for suffix in (".onnx", ".txt"))
     found = tables(text)
     assert list(found) == [f"0_0-{d}" for d in directions]
-    assert all(symbols.count("=") > len(symbols) / 2 for symbols in found.values()), found
+    # Of what stands beside something: our models have initializers that the exporter's have not.
+    assert all(symbols.count("=") > 2 * symbols.count("~") > 0 for symbols in found.values()), found
 
 
 @pytest.mark.usefixtures("daemon", "first_names")
