@@ -377,7 +377,7 @@ def each_graph(job: Job, study: Study, models: Sequence[Dumped], ours: dict[str,
         print(f"\nSide by side, {dumped.graph}")
         providers = ["CUDAExecutionProvider"] * job.alone_on_cuda + ["CPUExecutionProvider"]
         found = rust_ort.align(first.model, second.model, feeds=feeds, providers=providers)
-        print(found)
+        print(found.text)
         if found.errors:
             yield Row(what=f"side by side, {dumped.graph}", left_out="; ".join(found.errors))
 
