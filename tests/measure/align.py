@@ -34,15 +34,18 @@ from measure.architectures import ARCHITECTURES
 Array: TypeAlias = NDArray[Any]
 Result = tuple[str, str, tuple[int, ...], str, str, str]
 """Kind, dtype, shape, letters, operator, name."""
-Pair = tuple[str, int | None, int | None]
-"""Symbol of a row, places of its values in the first model's results and the second's."""
+Key = tuple[str, str]
+Pair = tuple[Key | None, Key | None]
+"""Kind and name of what stands beside each other."""
 
+PINS = Path(__file__).resolve().parents[1] / "requirements" / "align.txt"
 SEED = 20
 MODELS = (
-    "llama", "llama_linear", "llama_yarn", "mistral", "qwen3", "gemma3", "gpt2", "gpt_neox", "opt", "bloom",
-    "falcon", "bert", "roberta", "distilbert", "albert", "electra", "t5", "vit", "convnext", "resnet",
+    "llama", "llama_linear", "llama_yarn", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "opt", "bloom",
+    "falcon", "bert", "roberta", "albert", "electra", "t5", "t5_gated", "vit", "convnext", "resnet",
 )  # fmt: skip
 KINDS = {"INITIALIZER": "initializer", "INPUT": "input", "RESULT": "result", "OUTPUT": "output"}
+ENDS = ("input", "output")
 N_TENSORS = 10_000
 BATCH = 1000
 MOST_RATIO = 0.05
@@ -110,11 +113,15 @@ def letters_of(tensors: Sequence[Array]) -> list[str]:
 class Letters:
     """Tensors whose letters were compared, by dtype, and those that differ."""
 
-    n: Counter[str] = field(default_factory=Counter)
+    n: dict[str, int] = field(default_factory=dict)
     with_nan: int = 0
     with_infinity: int = 0
     empty: int = 0
     differing: list[str] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        return sum(self.n.values())
 
 
 def letters(n: int, make_summary: Callable[[Array], str]) -> Letters:
@@ -125,7 +132,7 @@ def letters(n: int, make_summary: Callable[[Array], str]) -> Letters:
         with np.errstate(invalid="ignore", over="ignore"):
             expected = [make_summary(value) for value in batch]
         for value, ours, theirs in zip(batch, letters_of(batch), expected, strict=True):
-            found.n[str(value.dtype)] += 1
+            found.n[str(value.dtype)] = found.n.get(str(value.dtype), 0) + 1
             wide = value.astype(np.float64)
             found.with_nan += bool(np.isnan(wide).any())
             found.with_infinity += bool(np.isinf(wide).any())
@@ -173,20 +180,30 @@ def _timed(into: list[Spent]) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """An alignment as a tool gives it."""
+    """An alignment as a tool gives it. first, second: each model's values. pairs: of what is no input and no output."""
 
     first: list[Result]
     second: list[Result]
-    pairs: list[Pair]
+    pairs: Counter[Pair]
+    n_rows: int
     spent: Spent
 
     @property
     def results(self) -> list[Result]:
-        return [*self.first, *self.second]
+        """Of both, in an order that both tools have: by kind, then by name."""
+        return [*sorted(self.first, key=_key), *sorted(self.second, key=_key)]
+
+
+def _key(result: Result) -> tuple[str, str]:
+    return result[0], result[5]
+
+
+def _pair(first: Result | None, second: Result | None) -> Pair:
+    return first and _key(first), second and _key(second)
 
 
 def ours(models: Models) -> Found:
-    """By rust_ort. Errors: RuntimeError where a model does not run to its end."""
+    """By rust_ort. Errors: RuntimeError where a model does not run to its end, or an end is not beside its namesake."""
     spent: list[Spent] = []
     with tempfile.TemporaryDirectory(prefix="rort-align-") as folder:
         paths = [Path(folder) / f"{at}.onnx" for at in (1, 2)]
@@ -196,16 +213,13 @@ def ours(models: Models) -> Found:
             found = rust_ort.align(*paths, feeds=models.feeds)
     if found.errors:
         raise RuntimeError(f"{models.name}: {found.errors[0]}")
-    sides: tuple[list[Result], list[Result]] = ([], [])
-    pairs: list[Pair] = []
-    for row in found.rows:
-        places: list[int | None] = []
-        for side, results in zip(("first", "second"), sides, strict=True):
-            if row[side] is not None:
-                results.append(_result(row[side]))
-            places.append(None if row[side] is None else len(results) - 1)
-        pairs.append((row["symbol"], places[0], places[1]))
-    return Found(first=sides[0], second=sides[1], pairs=pairs, spent=spent[0])
+    rows = [[None if row[side] is None else _result(row[side]) for side in ("first", "second")] for row in found.rows]
+    pairs = Counter(_pair(*row) for row in rows if not any(side and side[0] in ENDS for side in row))
+    for one, other in rows:
+        if (one and one[0] in ENDS) and (other is None or _key(one) != _key(other)):
+            raise RuntimeError(f"{models.name}: {one[5]} is not beside its namesake")
+    sides = [[result for row in rows if (result := row[at]) is not None] for at in (0, 1)]
+    return Found(first=sides[0], second=sides[1], pairs=pairs, n_rows=len(rows), spent=spent[0])
 
 
 def _result(side: Mapping[str, Any]) -> Result:
@@ -213,26 +227,32 @@ def _result(side: Mapping[str, Any]) -> Result:
     return side["kind"], side["dtype"], shape, side["signature"], side["op_type"], side["name"]
 
 
-def theirs(models: Models, evaluator: Any = None) -> tuple[Found, list[Array]]:
-    """By onnx-array-api, and every value. evaluator: of nodes, None: its own."""
+def theirs(models: Models, evaluator: Any = None) -> tuple[Found, dict[tuple[int, str, str], Array]]:
+    """By onnx-array-api, and {(model, kind, name): value}. evaluator: of nodes, None: its own. Pairs are those that it
+    gives what is left without inputs and outputs, which align pairs beforehand."""
     from onnx_array_api.reference import compare_onnx_execution
 
     spent: list[Spent] = []
     with _timed(spent):
-        first, second, alignment, distance = compare_onnx_execution(
+        first, second, whole, distance = compare_onnx_execution(
             *models.protos, inputs=(models.feeds, models.feeds), cls=evaluator, keep_tensor=True
         )
-    pairs: list[Pair] = []
+    inner = [[result for result in results if KINDS[result.kind.name] not in ENDS] for results in (first, second)]
+    _, alignment = distance.distance_sequence(*inner)
+    pairs: Counter[Pair] = Counter()
     last = (-1, -1)
     for i, j in alignment:
-        if (i, j) == (last[0] + 1, last[1] + 1):
-            pairs.append(("=" if distance.distance_pair(first[i], second[j]) == 0 else "~", i, j))
-        else:
-            pairs.append(("+", None, j) if i == last[0] else ("-", i, None))
+        one, other = (_their_result(inner[at][place]) for at, place in enumerate((i, j)))
+        both = (i, j) == (last[0] + 1, last[1] + 1)
+        pairs[_pair(one if both or i != last[0] else None, other if both or i == last[0] else None)] += 1
         last = i, j
     sides = [[_their_result(result) for result in results] for results in (first, second)]
-    found = Found(first=sides[0], second=sides[1], pairs=pairs, spent=spent[0])
-    return found, [result.value for result in (*first, *second)]
+    found = Found(first=sides[0], second=sides[1], pairs=pairs, n_rows=len(whole), spent=spent[0])
+    values = {
+        (at, *_key(_their_result(result))): result.value
+        for at, results in enumerate((first, second)) for result in results
+    }  # fmt: skip
+    return found, values
 
 
 def _their_result(result: Any) -> Result:
@@ -289,7 +309,8 @@ class _Node:
 class Row:
     """A model. n: values of both models. letters: of those that differ from onnx-array-api's, and `unexplained`: where
     NumPy's value has ONNX Runtime's bits all the same. far: operators whose value NumPy computes otherwise than by
-    rounding. same_values: letters and pairs that differ where ONNX Runtime computes both."""
+    rounding. same_letters, same_pairs: those that differ where ONNX Runtime computes both. refused: why NumPy's run of
+    onnx-array-api, of which the rest tells, did not end, or ""."""
 
     name: str
     n: int
@@ -302,6 +323,7 @@ class Row:
     same_pairs: int
     ours: Spent
     theirs: Spent
+    refused: str = ""
 
     @property
     def ratio(self) -> float:
@@ -310,40 +332,50 @@ class Row:
 
 
 def measured(models: Models) -> Row:
-    """A model by both tools."""
+    """A model by both tools. Errors: RuntimeError where they list other values."""
     mine = ours(models)
-    numpys, values = theirs(models)
     same, exact = theirs(models, by_onnxruntime())
+    numpys, values, refused = same, exact, ""
+    try:
+        numpys, values = theirs(models)
+    except Exception as error:  # onnx.reference's own, and NumPy's
+        refused = f"{type(error).__name__}: {error}"
     for other in (numpys, same):
         if [_unlettered(result) for result in mine.results] != [_unlettered(result) for result in other.results]:
             raise RuntimeError(f"{models.name}: the tools list other values")
-    differing = [at for at, pair in enumerate(zip(mine.results, numpys.results, strict=True)) if pair[0] != pair[1]]
-    far = {
-        result[4] for result, value, reference in zip(numpys.results, values, exact, strict=True)
-        if _distance(value, reference) > 1e-3
-    }  # fmt: skip
+    differing = [
+        (at, *_key(one))
+        for at in (0, 1)
+        for one, other in zip(_side(mine, at), _side(numpys, at), strict=True) if one != other
+    ]  # fmt: skip
+    operators = {(at, *_key(result)): result[4] for at in (0, 1) for result in _side(mine, at)}
     return Row(
         name=models.name,
-        n=len(values),
-        n_pairs=len(mine.pairs),
+        n=len(exact),
+        n_pairs=mine.n_rows,
         letters=len(differing),
-        unexplained=sum(values[at].tobytes() == exact[at].tobytes() for at in differing),
-        pairs=unlike(mine.pairs, numpys.pairs),
-        far=sorted(far),
+        unexplained=0 if refused else sum(values[key].tobytes() == exact[key].tobytes() for key in differing),
+        pairs=unlike(mine, numpys),
+        far=sorted({operators[key] for key, value in values.items() if _distance(value, exact[key]) > 1e-3}),
         same_letters=sum(a != b for a, b in zip(mine.results, same.results, strict=True)),
-        same_pairs=unlike(mine.pairs, same.pairs),
+        same_pairs=unlike(mine, same),
         ours=mine.spent,
         theirs=numpys.spent,
+        refused=refused,
     )
+
+
+def _side(found: Found, at: int) -> list[Result]:
+    return sorted((found.first, found.second)[at], key=_key)
 
 
 def _unlettered(result: Result) -> tuple[Any, ...]:
     return (*result[:3], *result[4:])
 
 
-def unlike(one: Sequence[Pair], other: Sequence[Pair]) -> int:
-    """Rows of one that the other has not, by their values alone: a symbol follows from the letters."""
-    return len(Counter(pair[1:] for pair in one) - Counter(pair[1:] for pair in other))
+def unlike(one: Found, other: Found) -> int:
+    """Pairs of one that the other has not."""
+    return (one.pairs - other.pairs).total()
 
 
 def _distance(value: Array, reference: Array) -> float:
@@ -361,11 +393,9 @@ def _distance(value: Array, reference: Array) -> float:
 
 def markdown(rows: Sequence[Row], found: Letters) -> str:
     """docs/align.md."""
-    import importlib.metadata
-
     from measure.bench.table import environment
 
-    version = importlib.metadata.version("onnx-array-api")
+    version = PINS.read_text().split("==")[1].strip()
     n, n_pairs = sum(row.n for row in rows), sum(row.n_pairs for row in rows)
     dtypes = ", ".join(f"{dtype} {count}" for dtype, count in sorted(found.n.items()))
     lines = [
@@ -379,7 +409,7 @@ def markdown(rows: Sequence[Row], found: Letters) -> str:
         "",
         "## Letters",
         "",
-        f"{found.n.total():,} random tensors against `make_summary`, NumPy's sums: {len(found.differing)} differ.",
+        f"{found.total:,} random tensors against `make_summary`, NumPy's sums: {len(found.differing)} differ.",
         f"{dtypes}; {found.with_nan} with NaN, {found.with_infinity} with infinities, {found.empty} empty.",
         *[f"- {line}" for line in found.differing[:20]],
         "",
@@ -390,30 +420,34 @@ def markdown(rows: Sequence[Row], found: Letters) -> str:
         "",
         "- letters differ: values to which NumPy's run of onnx-array-api gives other letters;",
         "- of the same bits: of these, values that NumPy computes to the bit as ONNX Runtime: none may be;",
-        "- pairs differ: rows that pair other values, which follows from the letters;",
+        "- pairs differ: rows that pair other values, which follows from the letters; inputs and outputs, which align",
+        "  pairs beforehand, are left out: each was found beside its namesake;",
         "- far: operators whose values NumPy has more than 0.001 of the largest away.",
         "",
         "| model | values | rows | letters differ | of the same bits | pairs differ | far | letters, ONNX Runtime "
         "| pairs, ONNX Runtime | ours s | theirs s | ours / theirs | by the clock |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    lines += [
-        f"| {row.name} | {row.n} | {row.n_pairs} | {row.letters} | {row.unexplained} | {row.pairs} "
-        f"| {', '.join(row.far) or '-'} | {row.same_letters} | {row.same_pairs} | {row.ours.processor:.2f} "
-        f"| {row.theirs.processor:.2f} | {row.ratio:.3f} | {row.ours.wall / row.theirs.wall:.3f} |"
-        for row in rows
-    ]
+    lines += [_line(row) for row in rows]
     lines += [
         f"| all | {n} | {n_pairs} | {sum(row.letters for row in rows)} | {sum(row.unexplained for row in rows)} "
         f"| {sum(row.pairs for row in rows)} | | {sum(row.same_letters for row in rows)} "
-        f"| {sum(row.same_pairs for row in rows)} | {sum(row.ours.processor for row in rows):.2f} "
-        f"| {sum(row.theirs.processor for row in rows):.2f} | {ratio_of_all(rows):.3f} | |",
+        f"| {sum(row.same_pairs for row in rows)} | | | {ratio_of_all(rows):.3f} | |",
         "",
         "Seconds are of processors, for a call: ours starts a process, reads both models and prints its table; theirs",
         "runs and aligns alone. A process and its runtime's library are most of ours, whatever the models: the fewer",
         "values, the more of onnx-array-api's time that is.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _line(row: Row) -> str:
+    by_numpy = f"{row.letters} | {row.unexplained} | {row.pairs} | {', '.join(row.far) or '-'}"
+    times = f"{row.theirs.processor:.2f} | {row.ratio:.3f} | {row.ours.wall / row.theirs.wall:.3f}"
+    if row.refused:
+        by_numpy, times = f"refused: {row.refused} | - | - | -", "- | - | -"
+    same = f"{row.same_letters} | {row.same_pairs}"
+    return f"| {row.name} | {row.n} | {row.n_pairs} | {by_numpy} | {same} | {row.ours.processor:.2f} | {times} |"
 
 
 def wrong(rows: Sequence[Row], found: Letters) -> list[str]:
@@ -429,8 +463,9 @@ def wrong(rows: Sequence[Row], found: Letters) -> list[str]:
 
 def ratio_of_all(rows: Sequence[Row]) -> float:
     """Our processor time by onnx-array-api's, all models together."""
-    theirs = sum(row.theirs.processor for row in rows)
-    return sum(row.ours.processor for row in rows) / theirs if theirs else math.nan
+    timed = [row for row in rows if not row.refused]
+    theirs = sum(row.theirs.processor for row in timed)
+    return sum(row.ours.processor for row in timed) / theirs if theirs else math.nan
 
 
 def kept(path: Path) -> tuple[dict[str, Row], Letters]:
@@ -442,7 +477,7 @@ def kept(path: Path) -> tuple[dict[str, Row], Letters]:
         name: Row(**{**row, "ours": Spent(**row["ours"]), "theirs": Spent(**row["theirs"])})
         for name, row in held["models"].items()
     }
-    return rows, Letters(**{**held["letters"], "n": Counter(held["letters"]["n"])})
+    return rows, Letters(**held["letters"])
 
 
 def write(path: Path, rows: Mapping[str, Row], found: Letters) -> None:

@@ -58,9 +58,7 @@ class Tracing:
 
 def export(traced: Traced, path: Path, *, outputs: Sequence[str], opset: int) -> list[str]:
     """Writes what torch.onnx.export makes of the graph with the nodes of these names as its outputs, and the graph as
-    text beside it. Outputs keep their order and get the exporter's own names: one it is given may be another value's
-    already (torch 2.13), and the model has two of that name. Returns the names that are no node of the graph: nothing
-    is written where there are any."""
+    text beside it. Returns the names that are no node of the graph: nothing is written where there are any."""
     nodes = {node.name: node for node in traced.graph.graph.nodes}
     missing = [name for name in outputs if name not in nodes]
     if missing:
@@ -74,4 +72,21 @@ def export(traced: Traced, path: Path, *, outputs: Sequence[str], opset: int) ->
     module = fx.GraphModule(traced.graph, graph)
     path.with_suffix(".txt").write_text(f"{module.graph}\n")
     torch_export.export(module, traced.inputs, path, input_names=names, opset=opset)
+    _name_outputs(path, outputs)
     return []
+
+
+def _name_outputs(path: Path, names: Sequence[str]) -> None:
+    """Gives the model's outputs these names. The exporter, given them, leaves another value its name where that is one
+    of them (torch 2.13), and the model has two values of one name."""
+    import onnx_ir as ir
+
+    model = ir.load(path)
+    graph = model.graph
+    results = [value for node in ir.traversal.RecursiveGraphIterator(graph) for value in node.outputs]
+    for value in (*graph.initializers.values(), *results):
+        if value.name in names:
+            value.name = f"{value.name}__exported"
+    for value, name in zip(graph.outputs, names, strict=True):
+        value.name = name
+    ir.save(model, path)
