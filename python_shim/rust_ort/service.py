@@ -10,7 +10,7 @@ from typing import Any
 
 from rust_ort.call import client as clients
 from rust_ort.call.client import Client
-from rust_ort.errors import ClientError, DaemonFault, RustOrtError
+from rust_ort.errors import ClientError, DaemonFault, DaemonLost, RustOrtError
 from rust_ort.link import daemon
 from rust_ort.link.connection import Connection
 from rust_ort.link.wire import Request
@@ -28,9 +28,9 @@ def status(*, options: Mapping[str, Any] | Options | None = None) -> dict[str, A
     this user's; DaemonFault.
     """
     path = daemon.socket_path(arguments.parsed_options("status", options).socket)
-    if not daemon.answers(path):
+    connection = _connected(path)
+    if connection is None:
         return {"running": False, "socket": path}
-    connection = Connection(path)
     try:
         known = _status(connection)
     finally:
@@ -56,8 +56,7 @@ def shutdown(*, stop_daemon: bool = False, options: Mapping[str, Any] | Options 
         return
     paths = {client.path for client in known} if options is None else set()
     for path in sorted(paths or {daemon.socket_path(asked.socket)}):
-        if daemon.answers(path):
-            _stop(path)
+        _stop(path)
 
 
 def _close(client: Client) -> None:
@@ -70,6 +69,16 @@ def _close(client: Client) -> None:
     client.close()
 
 
+def _connected(path: str) -> Connection | None:
+    """None: no daemon answers, and none is started."""
+    try:
+        return Connection(path, starts=False)
+    except DaemonLost:
+        if daemon.answers(path):
+            raise
+        return None
+
+
 def _status(connection: Connection) -> dict[str, Any]:
     request = Request()
     request.get_status.SetInParent()
@@ -78,8 +87,11 @@ def _status(connection: Connection) -> dict[str, Any]:
 
 
 def _stop(path: str) -> None:
-    """Stops the daemon and waits for its end: it holds its lock until then, in whatever namespace it has its pid."""
-    connection = Connection(path)
+    """Stops the daemon, if one runs, and waits for its end: it holds its lock until then, in whatever namespace it has
+    its pid."""
+    connection = _connected(path)
+    if connection is None:
+        return
     try:
         _forget_this_process(connection)
         request = Request()
@@ -101,7 +113,7 @@ def _stop(path: str) -> None:
 def _is_succeeded(connection: Connection, path: str) -> bool:
     """Whether another daemon than the one that the connection was to answers."""
     try:
-        successor = Connection(path)
+        successor = Connection(path, starts=False)
     except RustOrtError:
         return False
     successor.close()

@@ -15,6 +15,8 @@ import torch
 from conftest import alive, wait_until
 
 import rust_ort
+from rust_ort import service
+from rust_ort.link.connection import Connection
 from rust_ort.link.daemon import find_binary
 
 X = torch.arange(8, dtype=torch.float32).reshape(2, 4) / 7
@@ -130,6 +132,20 @@ def test_a_daemon_in_another_namespace_of_pids_serves(daemon: Any) -> None:
             assert serving.wait(timeout=30) == 0
         finally:
             serving.kill()  # and its child with it
+    assert daemon.pid() is None
+
+
+def test_whoever_stops_a_daemon_starts_none(daemon: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may end between two looks of who waits for that."""
+    torch.compile(lambda x: x * 2, backend="rust_ort")(X)
+    connection = Connection(str(daemon.socket))
+    rust_ort.shutdown()
+    daemon.stop()
+    assert not service._is_succeeded(connection, str(daemon.socket))
+    connection.close()
+    monkeypatch.setattr("rust_ort.link.daemon.answers", lambda _: False)
+    assert not rust_ort.status()["running"]
+    rust_ort.shutdown(stop_daemon=True)
     assert daemon.pid() is None
 
 

@@ -48,7 +48,7 @@ INTERRUPTED_READER_S = 0.1
 class Connection:
     """One handshake's worth: what the daemon knows of this process. When it is lost nothing of it is used again."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, starts: bool = True) -> None:
         self.dead: RustOrtError | None = None
         self.lanes: Lanes | None = None
         self.graphs: set[tuple[str, str]] = set()
@@ -76,7 +76,7 @@ class Connection:
         self.daemon_pid = self.executor_pid = 0
         self._sees_pids = True
         """The daemon's and its executors' are those that this process sees."""
-        self._socket = daemon.connect(path)
+        self._socket = daemon.connect(path, starts=starts)
         try:
             self._hello(path)
         except BaseException:

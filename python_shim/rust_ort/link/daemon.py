@@ -76,15 +76,17 @@ def find_onnxruntime() -> str:
     )
 
 
-def connect(path: str) -> socket.socket:
-    """A connection to the daemon, which is started when none answers.
+def connect(path: str, *, starts: bool = True) -> socket.socket:
+    """A connection to the daemon. starts: one is started when none answers.
 
     Errors: ClientError when the socket's folder is not ours alone or the program is missing, DaemonLost when no daemon
-    comes up.
+    comes up, or none answers.
     """
     connection = _try_connect(path)
     if connection is not None:
         return connection
+    if not starts:
+        raise DaemonLost(f"no daemon answers on {path}")
     said = _start(path)
     end = time.monotonic() + CONNECT_TIMEOUT_S
     while time.monotonic() < end:
