@@ -89,7 +89,7 @@ enum Command {
     /// A model as a graph: DOT for Graphviz, or a picture of our own layout (--svg FILE).
     ///
     /// Initializers, parameters and constants are not drawn. Of a dump's part, nodes of one module that follow each other
-    /// stand in one box, and where it was compared each has the colour of its verdict, of several calls the worst; name a
+    /// stand in one frame, and where it was compared each has the colour of its verdict, of several calls the worst; name a
     /// data set for that call alone. Exit code: 0 drawn, 2 error, 4 damaged.
     Dot(dot::Arguments),
     /// Judge what ONNX Runtime gave against eager, again, from a dump.

@@ -7,7 +7,7 @@ use std::path::Path;
 use rust_ort::base::ids::StepId;
 use rust_ort::compare::{TensorVerdict, Verdict, judge};
 use rust_ort::dump::{NodeTable, to_json};
-use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto, StringStringEntryProto, ValueInfoProto};
 use rust_ort::onnx::save;
 use rust_ort::tensor::TensorBuf;
 use serde_json::json;
@@ -81,8 +81,8 @@ fn a_part_has_modules_and_the_worst_verdict_of_each_node() {
     // What is made of parameters alone is not drawn, as they are not.
     let expected = json!([["input", "", null], ["MatMul", "m.0", "match"], ["Neg", "m.1", "mismatch"]]);
     assert_eq!(json!(told), expected);
-    assert_eq!((&value["folded"], &value["steps"]), (&2.into(), &json!([0, 1])));
-    assert_eq!(value["lines"], json!([[0, 1], [1, 2]]));
+    assert_eq!((&value["not_drawn"], &value["steps"]), (&2.into(), &json!([0, 1])));
+    assert_eq!((&value["lines"], &value["values"]), (&json!([[0, 1], [1, 2]]), &json!([["x"], ["a"]])));
     let value = json(folder.path(), &["dot", &format!("{PART}/test_data_set_0")]);
     assert_eq!((&value["boxes"][2]["mark"], &value["steps"]), (&"match".into(), &json!([0])));
     let text = piped(folder.path(), &["dot", PART]).out;
@@ -97,7 +97,10 @@ fn a_picture_is_written_whole() {
     assert_eq!((said.code, said.out.as_str()), (0, "part.svg: 3 boxes in 3 rows, 2 lines\n"), "{}", said.err);
     let svg = fs::read_to_string(folder.path().join("part.svg")).unwrap();
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
-    assert!(svg.contains(">m.0</text>") && svg.contains(">1 mismatch</text>") && svg.contains("in 2 calls"), "{svg}");
+    assert!(
+        svg.contains(">m.0</text>") && svg.contains(">1 mismatch</text>") && svg.contains("the worst of 2 calls"),
+        "{svg}"
+    );
     let value = json(folder.path(), &["dot", PART, "--svg", "part.svg"]);
     assert_eq!((&value["boxes"], &value["svg"]), (&3.into(), &"part.svg".into()));
     let said = piped(folder.path(), &["dot", PART, "--svg", "gone/part.svg"]);
@@ -179,4 +182,71 @@ fn a_picture_replaces_regular_files_alone_and_never_its_model() {
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     let said = program(folder.path(), &["dot", "any.onnx", "--svg", "-"]).stdout(full).output().unwrap();
     assert_eq!(said.status.code(), Some(2));
+}
+
+#[test]
+fn a_part_is_folded_by_module_with_its_worst_verdict() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let value = json(folder.path(), &["dot", PART, "--fold", "1"]);
+    let expected = json!({
+        "kind": "module", "name": "m", "op": "", "module": "", "mark": "mismatch", "nodes": 2, "is_own": false,
+        "ops": { "MatMul": 1, "Neg": 1 }, "marks": { "match": 1, "mismatch": 1 }, "part": [1, 1], "is_output": true,
+    });
+    let mut told = value["boxes"][1].clone();
+    let detail = told.as_object_mut().unwrap().remove("detail").unwrap();
+    assert_eq!((&told, &value["lines"], &value["values"]), (&expected, &json!([[0, 1]]), &json!([["x"]])));
+    assert!(detail.as_str().unwrap().ends_with("verdicts: 1 match, 1 mismatch\nmismatch: y"), "{detail}");
+    let value = json(folder.path(), &["dot", PART, "--fold", "m.0"]);
+    let kinds: Vec<_> = value["boxes"].as_array().unwrap().iter().map(|one| one["kind"].as_str().unwrap()).collect();
+    assert_eq!((kinds, &value["boxes"][1]["module"]), (vec!["input", "module", "node"], &"m".into()));
+
+    let said = piped(folder.path(), &["dot", PART, "--fold", "2"]);
+    let text = said.out;
+    assert!(text.contains("label=\"m.0\\nMatMul\"") && text.contains("shape=box3d"), "{text}");
+    assert!(text.contains("n1 -> n2 [label=\"a\", tooltip=\"a\"];") && said.err.is_empty(), "{text}{}", said.err);
+    let said = piped(folder.path(), &["dot", PART, "--fold", "2", "--svg", "part.svg"]);
+    assert_eq!((said.code, said.out.as_str()), (0, "part.svg: 3 boxes in 3 rows, 2 lines\n"), "{}", said.err);
+    let svg = fs::read_to_string(folder.path().join("part.svg")).unwrap();
+    assert!(svg.contains(">3 boxes, 2 of modules (2 nodes); ") && svg.contains(">1 mismatch</text>"), "{svg}");
+
+    for (fold, expected) in
+        [("m.2", "did you mean \"m.0\""), ("attention", "it fits the path of no module"), ("0", "a depth is 1 or more")]
+    {
+        let said = piped(folder.path(), &["dot", PART, "--fold", fold]);
+        assert!(said.code == 2 && said.err.contains(expected), "{fold}: {}{}", said.out, said.err);
+    }
+}
+
+#[test]
+fn modules_of_a_model_are_what_its_exporter_tells() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |layer: usize, mut node: NodeProto| {
+        let entry = |key: &str, value: String| StringStringEntryProto {
+            key: Some(format!("pkg.torch.onnx.{key}")),
+            value: Some(value),
+        };
+        node.metadata_props = vec![
+            entry("name_scopes", format!("['', 'layers.{layer}', 'neg']")),
+            entry("class_hierarchy", "['a.Model', 'a.Layer', 'aten.neg.default']".to_owned()),
+        ];
+        node
+    };
+    let name = |at: usize| if at == 0 { "x".to_owned() } else { format!("v{at}") };
+    let chain = (0..501).map(|at| of(at / 100, node("", "Neg", &[&name(at)], &[&name(at + 1)])));
+    save(&model(chain.collect()), &folder.path().join("torch.onnx")).unwrap();
+    let said = piped(folder.path(), &["dot", "torch.onnx"]);
+    let expected = "rust-ort: 501 nodes; --fold DEPTH draws each module as one box; modules at depth 1, 2: 1, 6\n";
+    assert_eq!((said.code, said.err.as_str()), (0, expected));
+    let said = piped(folder.path(), &["dot", "torch.onnx", "--fold", "2"]);
+    assert!(said.code == 0 && said.err.is_empty(), "{}", said.err);
+    assert!(
+        said.out.contains("label=\"layers.4\\nLayer: 100 nodes\"") && said.out.contains("label=\"layers.5\\nNeg\""),
+        "{}",
+        said.out
+    );
+
+    save(&model(vec![node("", "Neg", &["x"], &["y"])]), &folder.path().join("plain.onnx")).unwrap();
+    let said = piped(folder.path(), &["dot", "plain.onnx", "--fold", "1"]);
+    assert!(said.code == 2 && said.err.contains("plain.onnx: no node tells which module it is of"), "{}", said.err);
 }

@@ -29,14 +29,15 @@ def chromium(tmp_path: Path) -> list[str]:
     return [program, *flags, f"--user-data-dir={tmp_path / 'profile'}"]
 
 
-def drawn(model: onnx.ModelProto, folder: Path) -> Path:
+def drawn(model: onnx.ModelProto, folder: Path, *flags: str) -> Path:
     """The picture of a model."""
     program = binary()
     if program is None:
         pytest.fail("no rust-ort binary: build it and set RUST_ORT_BINARY")
     path, picture = folder / "model.onnx", folder / "model.svg"
     onnx.save(model, path)
-    subprocess.run([program, "dot", path, "--svg", picture], check=True, capture_output=True, timeout=WATCHDOG_S)
+    command = [program, "dot", path, "--svg", picture, *flags]
+    subprocess.run(command, check=True, capture_output=True, timeout=WATCHDOG_S)
     return picture
 
 
@@ -67,6 +68,25 @@ def test_a_hostile_name_runs_nothing_and_stays_text(chromium: list[str], tmp_pat
     assert "<script" not in dom
     assert 'document.title="run"' in html.unescape(dom)
     assert dom.count("<rect") == 4
+
+
+def test_a_folded_picture_has_a_box_for_each_module(chromium: list[str], tmp_path: Path) -> None:
+    model = chain([f"v{at}" for at in range(301)])
+    for at, node in enumerate(model.graph.node):
+        module = f"layers.{at // 100}" if at % 100 < 50 else f"layers.{at // 100}.{HOSTILE}"
+        entry = node.metadata_props.add()
+        entry.key, entry.value = "pkg.torch.onnx.name_scopes", repr(["", module, "neg"])
+    dom = seen(chromium, drawn(model, tmp_path, "--fold", "2"))
+    assert "parsererror" not in dom
+    assert dom.count("<rect") == 5  # the input, three modules, a frame
+    assert dom.count("<path") == 3
+    assert ">layers.2</text>" in dom
+    assert "100 nodes: 100 Neg" in dom
+    assert "to layers.1: v100" in dom
+    dom = seen(chromium, drawn(model, tmp_path, "--fold", "layers.?.*"))
+    assert "parsererror" not in dom
+    assert "<script" not in dom
+    assert "<script>document" in html.unescape(dom)
 
 
 def test_a_picture_can_be_photographed(chromium: list[str], tmp_path: Path) -> None:

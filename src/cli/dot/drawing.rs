@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-use super::escape::short;
+use super::escape::{short, short_start};
 use super::marks::Marks;
+use super::modules;
 use crate::cli::node_table::Mark;
 use crate::cli::provenance::Provenance;
 use crate::cli::table;
@@ -29,21 +30,92 @@ pub(super) struct Shown {
     pub(super) is_input: bool,
     /// It gives an output of the graph.
     pub(super) is_output: bool,
+    /// What the box of a module holds; of nodes and inputs None.
+    pub(super) inside: Option<Inside>,
+}
+
+/// Nodes of one module that are one box.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Inside {
+    pub(super) n_nodes: usize,
+    /// Operators with their counts, the most first.
+    pub(super) ops: Vec<(String, usize)>,
+    /// How many of the nodes have each mark.
+    pub(super) marks: BTreeMap<Mark, usize>,
+    /// Modules within it have boxes of their own.
+    pub(super) is_own: bool,
+    /// Which box of how many the module has.
+    pub(super) part: (usize, usize),
 }
 
 impl Shown {
-    /// The operator in so many columns: one's own domain gives way to its name.
+    /// The first line in so many columns. One's own domain of an operator gives way to its name, the beginning of a
+    /// module's path to its end.
     pub(super) fn label(&self, columns: usize) -> String {
+        if let Some(inside) = &self.inside {
+            let suffix = inside.suffix();
+            return short_start(&self.name, columns.saturating_sub(table::columns(&suffix))) + &suffix;
+        }
         let name = self.op.rsplit("::").next().filter(|_| table::columns(&self.op) > columns);
         short(name.unwrap_or(&self.op), columns)
     }
+
+    /// The second line in so many columns: the value, or what a module holds.
+    pub(super) fn second_line(&self, columns: usize) -> String {
+        match &self.inside {
+            Some(inside) => table::cut(&short(&inside.summary(&self.op), 4 * columns), columns),
+            None => short(&self.name, columns),
+        }
+    }
 }
 
-/// A value on its way. Places of boxes: `from` stands before `to`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+impl Inside {
+    /// "57 nodes: 12 MatMul, 9 Add"; where its class is known "LlamaAttention: 57 nodes"; of one node its operator.
+    fn summary(&self, class: &str) -> String {
+        match (class, self.ops.as_slice()) {
+            (_, [(op, 1)]) => op.clone(),
+            ("", _) => format!("{}: {}", count(self.n_nodes, "node"), self.operators()),
+            (class, _) => format!("{class}: {}", count(self.n_nodes, "node")),
+        }
+    }
+
+    /// What stands behind the module's path.
+    fn suffix(&self) -> String {
+        let own = if self.is_own { " (own)" } else { "" };
+        let (part, of) = self.part;
+        if of > 1 { format!("{own} {part}/{of}") } else { own.to_owned() }
+    }
+
+    /// "12 MatMul, 9 Add".
+    pub(super) fn operators(&self) -> String {
+        self.ops.iter().map(|(op, n)| format!("{n} {op}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// "1 node", "2 nodes".
+pub(super) fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+/// Values on their way. Places of boxes: `from` stands before `to`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Edge {
     pub(super) from: usize,
     pub(super) to: usize,
+    /// Their names, each once.
+    pub(super) values: Vec<String>,
+}
+
+impl Edge {
+    /// Whether it goes from or to the box of a module, which does not tell its values.
+    pub(super) fn is_of_module(&self, drawing: &Drawing) -> bool {
+        [self.from, self.to].iter().any(|&at| drawing.boxes[at].inside.is_some())
+    }
+
+    /// "to model.norm: add_3, mul".
+    pub(super) fn told(&self, drawing: &Drawing) -> String {
+        format!("to {}: {}", told(&drawing.boxes[self.to].name), self.values.join(", "))
+    }
 }
 
 /// Boxes in program order.
@@ -53,8 +125,10 @@ pub(super) struct Drawing {
     pub(super) boxes: Vec<Shown>,
     /// By reader, each pair once, in the order of the reader's inputs.
     pub(super) edges: Vec<Edge>,
-    /// Initializers, parameters, constants, and what is made of these alone and is right, that are not drawn.
-    pub(super) folded: usize,
+    /// Initializers, parameters, constants, and what is made of these alone and is right.
+    pub(super) not_drawn: usize,
+    /// Classes of modules by their paths, as far as the model tells.
+    pub(super) classes: HashMap<String, String>,
 }
 
 impl Drawing {
@@ -70,11 +144,22 @@ impl Drawing {
         runs
     }
 
-    /// How many boxes have each mark.
+    /// How many nodes have each mark, those that a module's box holds among them.
     pub(super) fn counts(&self) -> BTreeMap<Mark, usize> {
         let mut counts = BTreeMap::new();
-        self.boxes.iter().filter_map(|shown| shown.mark).for_each(|mark| *counts.entry(mark).or_default() += 1);
+        for shown in &self.boxes {
+            match (&shown.inside, shown.mark) {
+                (Some(inside), _) => inside.marks.iter().for_each(|(mark, n)| *counts.entry(*mark).or_default() += n),
+                (None, Some(mark)) => *counts.entry(mark).or_default() += 1,
+                (None, None) => {}
+            }
+        }
         counts
+    }
+
+    /// Boxes of one node each.
+    pub(super) fn n_nodes(&self) -> usize {
+        self.boxes.iter().filter(|shown| !shown.is_input && shown.inside.is_none()).count()
     }
 }
 
@@ -90,8 +175,8 @@ pub(super) fn drawing(model: &ModelProto, known: &Provenance, marks: &Marks) -> 
     for (node, owner) in nodes.into_iter().zip(owners) {
         sketch.node(node, owner);
     }
-    let Sketch { boxes, edges, folded, .. } = sketch;
-    Ok(Drawing { title: graph.name().to_owned(), boxes, edges, folded: folded.len() })
+    let Sketch { boxes, edges, constants, classes, .. } = sketch;
+    Ok(Drawing { title: graph.name().to_owned(), boxes, edges, not_drawn: constants.len(), classes })
 }
 
 struct Sketch<'a> {
@@ -101,7 +186,8 @@ struct Sketch<'a> {
     outputs: HashSet<&'a str>,
     types: HashMap<&'a str, &'a ValueInfoProto>,
     /// Names of what is not drawn.
-    folded: HashSet<&'a str>,
+    constants: HashSet<&'a str>,
+    classes: HashMap<String, String>,
     /// Value → place of the box that gives it.
     places: HashMap<&'a str, usize>,
     boxes: Vec<Shown>,
@@ -120,7 +206,8 @@ impl<'a> Sketch<'a> {
             inputs: graph.input.iter().map(|info| (info.name(), info)).collect(),
             outputs: graph.output.iter().map(|info| info.name()).collect(),
             types: infos.map(|info| (info.name(), info)).collect(),
-            folded: initializers.chain(sparse).chain(parameters).collect(),
+            constants: initializers.chain(sparse).chain(parameters).collect(),
+            classes: HashMap::new(),
             places: HashMap::new(),
             boxes: Vec::new(),
             edges: Vec::new(),
@@ -130,7 +217,7 @@ impl<'a> Sketch<'a> {
     fn node(&mut self, node: &'a NodeProto, owner: Option<&str>) {
         let given = || node.output.iter().map(String::as_str).filter(|name| !name.is_empty());
         let described = owner.and_then(|value| self.known.values.get(value));
-        let module = described.map_or_else(String::new, |described| told(&described.module));
+        let module = described.map_or_else(|| self.module_of_metadata(node), |described| told(&described.module));
         let own_mark = self.marks.of(given());
         let mark = own_mark.or_else(|| self.marks.of(owner));
         // Once each, in the node's order; then what its bodies take from outside.
@@ -138,10 +225,10 @@ impl<'a> Sketch<'a> {
         let is_output = given().any(|name| self.outputs.contains(name));
         let is_constant = match reads.is_empty() {
             true => node.op_type() == "Constant",
-            false => reads.iter().all(|name| self.folded.contains(name)),
+            false => reads.iter().all(|name| self.constants.contains(name)),
         };
         if is_constant && !is_output && own_mark.is_none_or(|mark| mark == Mark::Match) {
-            self.folded.extend(given());
+            self.constants.extend(given());
             return;
         }
         let mut read: Vec<&'a str> = Vec::with_capacity(reads.len());
@@ -153,29 +240,38 @@ impl<'a> Sketch<'a> {
             self.input(name);
         }
         let at = self.boxes.len();
-        let mut from: Vec<usize> = read.iter().filter_map(|name| self.places.get(name).copied()).collect();
-        let mut drawn = HashSet::new();
-        from.retain(|place| drawn.insert(*place));
-        self.edges.extend(from.into_iter().map(|from| Edge { from, to: at }));
+        let mut lines: HashMap<usize, usize> = HashMap::new();
+        for &name in &read {
+            let Some(&from) = self.places.get(name) else { continue };
+            let line = *lines.entry(from).or_insert(self.edges.len());
+            if line == self.edges.len() {
+                self.edges.push(Edge { from, to: at, values: Vec::new() });
+            }
+            self.edges[line].values.push(name.to_owned());
+        }
         self.places.extend(given().map(|name| (name, at)));
         let domain = if matches!(node.domain(), "" | "ai.onnx") { "" } else { node.domain() };
         let op = if domain.is_empty() { node.op_type().to_owned() } else { format!("{domain}::{}", node.op_type()) };
-        let detail = self.detail(node, &op, described, mark);
-        self.boxes.push(Shown {
-            detail,
-            name: given().next().unwrap_or(node.name()).to_owned(),
-            op,
-            module,
-            mark,
-            is_input: false,
-            is_output,
-        });
+        let detail = self.detail(node, &op, described, (&module, mark));
+        let name = given().next().unwrap_or(node.name()).to_owned();
+        self.boxes.push(Shown { detail, name, op, module, mark, is_input: false, is_output, inside: None });
+    }
+
+    /// As what wrote the model tells, where no dump does.
+    fn module_of_metadata(&mut self, node: &NodeProto) -> String {
+        let Some(scopes) = modules::scopes(node) else { return String::new() };
+        for (path, class) in &scopes {
+            if !class.is_empty() && !self.classes.contains_key(path.as_str()) {
+                self.classes.insert(told(path), told(class));
+            }
+        }
+        scopes.last().map_or_else(String::new, |(path, _)| told(path))
     }
 
     /// A box of an input that is read first here. It is of no module: its caller gives it.
     fn input(&mut self, name: &'a str) {
         let Some(info) = self.inputs.get(name) else { return };
-        if self.folded.contains(name) || self.places.contains_key(name) {
+        if self.constants.contains(name) || self.places.contains_key(name) {
             return;
         }
         self.places.insert(name, self.boxes.len());
@@ -190,7 +286,13 @@ impl<'a> Sketch<'a> {
     }
 
     /// A value's type stands in the box of the first who gives it.
-    fn detail(&mut self, node: &NodeProto, op: &str, of: Option<&onnx::Described>, mark: Option<Mark>) -> String {
+    fn detail(
+        &mut self,
+        node: &NodeProto,
+        op: &str,
+        of: Option<&onnx::Described>,
+        (module, mark): (&str, Option<Mark>),
+    ) -> String {
         let typed = |name: &String| {
             let info = self.types.remove(name.as_str());
             format!("{name}: {}", onnx::type_text(info.and_then(|info| info.r#type.as_ref())))
@@ -199,10 +301,8 @@ impl<'a> Sketch<'a> {
         let mut lines = vec![format!("{op}({}) -> {outputs}", node.input.join(", "))];
         let bodies = node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs));
         lines.extend(bodies.map(|body| format!("body {}: {} nodes", body.name(), body.node.len())));
-        if let Some(of) = of {
-            lines.push(format!("{} ({})", told(&of.fx), told(&of.op)));
-            lines.extend((!of.module.is_empty()).then(|| format!("in {}", told(&of.module))));
-        }
+        lines.extend(of.map(|of| format!("{} ({})", told(&of.fx), told(&of.op))));
+        lines.extend((!module.is_empty()).then(|| format!("in {module}")));
         lines.extend(mark.map(|mark| mark.word().to_owned()));
         lines.join("\n")
     }
@@ -245,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_are_folded_and_inputs_stand_where_they_are_read() {
+    fn constants_are_not_drawn_and_inputs_stand_where_they_are_read() {
         let graph = GraphProto {
             input: vec![info("x"), info("late"), info("weight"), info("w"), info("unused")],
             initializer: vec![TensorProto { name: Some("w".into()), ..Default::default() }],
@@ -267,7 +367,7 @@ mod tests {
         let drawing = drawn(graph, &known);
         assert_eq!(shown(&drawing), ["x", "a", "b", "layer.late", "y"]);
         assert_eq!(edges(&drawing), [(0, 1), (1, 2), (2, 4), (3, 4)]);
-        assert_eq!(drawing.folded, 4);
+        assert_eq!(drawing.not_drawn, 4);
         assert!(drawing.boxes[4].is_output && !drawing.boxes[2].is_output && drawing.boxes[3].is_input);
     }
 

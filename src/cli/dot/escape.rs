@@ -25,6 +25,20 @@ pub(super) fn short(text: &str, columns: usize) -> String {
     table::cut_middle(&visible(text).replace(['\n', '\t'], " "), columns)
 }
 
+/// One line of at most so many columns that ends as a path does, whole parts of it where there are some.
+pub(super) fn short_start(text: &str, columns: usize) -> String {
+    let line = visible(text).replace(['\n', '\t'], " ");
+    if table::columns(&line) <= columns {
+        return line;
+    }
+    let kept: String = line.chars().rev().take(columns.saturating_sub(1)).collect();
+    let mut end: String = kept.chars().rev().collect();
+    while table::columns(&end) >= columns.max(1) {
+        end.remove(0);
+    }
+    format!("…{}", end.split_once('.').map_or(end.as_str(), |(_, parts)| parts))
+}
+
 /// Lines, whole but for what is longer than anybody reads.
 pub(super) fn long(text: &str) -> String {
     match text.char_indices().nth(MOST) {
@@ -87,6 +101,12 @@ mod tests {
     fn a_long_name_is_cut_in_its_box_and_told_in_its_title() {
         let name = "é".repeat(10_000);
         assert_eq!(short(&name, 9), "éééé…éééé");
+        assert_eq!(short_start("model.layers.0.mlp", 10), "…0.mlp");
+        assert_eq!(short_start("model.post_attention_layernorm", 10), "…layernorm");
+        assert_eq!(
+            [short_start("漢字", 4), short_start("漢字", 3), short_start("漢", 0)],
+            ["漢字", "…字", "…"].map(str::to_owned)
+        );
         let told = long(&name);
         assert!(told.ends_with("é… (10000 characters)") && told.chars().count() < MOST + 30, "{}", told.len());
     }

@@ -345,7 +345,7 @@ mod tests {
     use super::*;
 
     fn edge((from, to): (usize, usize)) -> Edge {
-        Edge { from, to }
+        Edge { from, to, ..Edge::default() }
     }
 
     /// One run without a frame.

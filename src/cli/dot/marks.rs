@@ -56,7 +56,7 @@ impl Marks {
 }
 
 /// What was not compared is less than what differs.
-fn worse(one: Mark, other: Mark) -> Mark {
+pub(super) fn worse(one: Mark, other: Mark) -> Mark {
     let badness = |mark: Mark| match mark {
         Mark::Match => 0,
         Mark::Noise => 1,

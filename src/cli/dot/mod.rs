@@ -2,24 +2,31 @@
 
 mod drawing;
 mod escape;
+mod fold;
 mod layout;
 mod marks;
+mod modules;
 mod svg;
 mod text;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::answer::{json_text, put, tell};
+use super::answer::{json_text, put, tell, warn};
 use super::exit::{Exit, Failure, Outcome, at};
 use super::model_argument::{ModelArgument, Opened, files_of};
 use super::output_file::OutputFile;
 use super::provenance::Provenance;
 use crate::dump::reader;
 use crate::onnx::proto::ModelProto;
-use drawing::{Drawing, drawing};
+use drawing::{Drawing, Shown, drawing};
+use fold::{Fold, depths, folded};
 use marks::Marks;
+
+/// Nodes of a picture that is told of `--fold`.
+const MOST_NODES: usize = 500;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -28,6 +35,10 @@ pub(super) struct Arguments {
     /// Write a picture of our own layout (SVG) in the place of DOT; a file that is there is replaced. `-`: to standard output
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Draw each module of this depth as one box (`--fold 3`: `model.layers.0`), or those whose path a pattern fits
+    /// (`model.layers.*.mlp`; `*` is any text, `?` any character). May be given several times
+    #[arg(long, value_name = "DEPTH|PATTERN")]
+    fold: Vec<Fold>,
     /// Print JSON: boxes and lines, or with --svg what was written
     #[arg(long)]
     json: bool,
@@ -44,6 +55,13 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let folder = opened.folder();
     let marks = Marks::read(folder, opened.step)?;
     let drawing = drawing(&opened.model, &Provenance::of_part(folder)?, &marks).map_err(at(&opened.path))?;
+    let drawing = match args.fold.as_slice() {
+        [] => {
+            offer_to_fold(&drawing);
+            drawing
+        }
+        folds => folded(drawing, folds).map_err(|error| format!("{}: {error}", opened.path.display()))?,
+    };
     match (&svg, &args.svg) {
         (Some(file), Some(named)) => {
             let (svg, n_rows) = svg::svg_of(&drawing, &heading(&opened, &drawing, &marks));
@@ -60,6 +78,18 @@ pub(super) fn run(args: &Arguments) -> Outcome {
             put(&text::text_of(&drawing))?;
             Ok(Exit::Success)
         }
+    }
+}
+
+/// A word on `--fold`, of what nobody sees as a whole.
+fn offer_to_fold(drawing: &Drawing) {
+    let n_nodes = drawing.n_nodes();
+    let depths = if n_nodes > MOST_NODES { depths(drawing) } else { Vec::new() };
+    if !depths.is_empty() {
+        let listed = |numbers: Vec<usize>| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        let (at, modules) = (listed((1..=depths.len()).collect()), listed(depths));
+        let offer = "--fold DEPTH draws each module as one box";
+        warn(format_args!("{n_nodes} nodes; {offer}; modules at depth {at}: {modules}"));
     }
 }
 
@@ -83,24 +113,42 @@ fn heading(opened: &Opened, drawing: &Drawing, marks: &Marks) -> [String; 2] {
     let compared = match marks.steps.as_slice() {
         [] => "not compared".to_owned(),
         [step] => format!("compared in call {step}"),
-        steps => format!("compared in {} calls, the worst of each node", steps.len()),
+        steps => format!("the worst of {} calls", steps.len()),
     };
-    let (n_boxes, folded) = (drawing.boxes.len(), drawing.folded);
-    let content = format!("{n_boxes} boxes; not drawn: {folded} initializers, parameters, constants; {compared}");
+    let (n_boxes, not_drawn) = (drawing.boxes.len(), drawing.not_drawn);
+    let modules: Vec<_> = drawing.boxes.iter().filter_map(|shown| shown.inside.as_ref()).collect();
+    let folded = match modules.iter().map(|inside| inside.n_nodes).sum::<usize>() {
+        0 => String::new(),
+        n_nodes => format!(", {} of modules ({n_nodes} nodes)", modules.len()),
+    };
+    let content = format!("{n_boxes} boxes{folded}; {not_drawn} parameters, constants not drawn; {compared}");
     [opened.path.display().to_string(), content]
 }
 
 fn json_of(drawing: &Drawing) -> Value {
-    let boxes = drawing.boxes.iter().map(|shown| {
-        let kind = if shown.is_input { "input" } else { "node" };
-        json!({
-            "kind": kind, "op": shown.op, "name": shown.name, "module": shown.module, "is_output": shown.is_output,
-            "mark": shown.mark.map(|mark| mark.word()), "detail": shown.detail,
-        })
-    });
     let lines = drawing.edges.iter().map(|edge| json!([edge.from, edge.to]));
     json!({
-        "name": drawing.title, "folded": drawing.folded, "boxes": boxes.collect::<Vec<_>>(),
-        "lines": lines.collect::<Vec<_>>(),
+        "name": drawing.title, "not_drawn": drawing.not_drawn,
+        "boxes": drawing.boxes.iter().map(box_json).collect::<Vec<_>>(), "lines": lines.collect::<Vec<_>>(),
+        "values": drawing.edges.iter().map(|edge| &edge.values).collect::<Vec<_>>(),
     })
+}
+
+fn box_json(shown: &Shown) -> Value {
+    let kind = match &shown.inside {
+        Some(_) => "module",
+        None if shown.is_input => "input",
+        None => "node",
+    };
+    let mut value = json!({
+        "kind": kind, "op": shown.op, "name": shown.name, "module": shown.module, "is_output": shown.is_output,
+        "mark": shown.mark.map(|mark| mark.word()), "detail": shown.detail,
+    });
+    if let Some(inside) = &shown.inside {
+        let ops: BTreeMap<&str, usize> = inside.ops.iter().map(|(op, n)| (op.as_str(), *n)).collect();
+        let marks: BTreeMap<&str, usize> = inside.marks.iter().map(|(mark, n)| (mark.word(), *n)).collect();
+        (value["nodes"], value["ops"], value["marks"]) = (json!(inside.n_nodes), json!(ops), json!(marks));
+        (value["is_own"], value["part"]) = (json!(inside.is_own), json!([inside.part.0, inside.part.1]));
+    }
+    value
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::drawing::{Drawing, Shown};
+use super::drawing::{Drawing, Edge, Shown};
 use super::escape::{long, short, xml};
 use super::layout::{BOX, Layout, Point, Run, layout};
 use crate::cli::node_table::Mark;
@@ -11,6 +11,8 @@ use crate::cli::node_table::Mark;
 pub(super) const COLUMNS: usize = 27;
 /// Height of what stands above the picture.
 const HEADER: i64 = 60;
+/// Least room of a number beside a line.
+const LEAST_ROOM: i64 = 16;
 /// Least width, for the header.
 const LEAST: i64 = 720;
 
@@ -19,7 +21,9 @@ const STYLE: &str = "\
     .o{font-weight:bold}\
     rect{fill:#fff;stroke:#555}\
     .i rect{fill:#eef2f7;stroke-dasharray:3 2}\
+    .d rect{stroke:#243b53;stroke-width:1.5}\
     .e rect{stroke:#111;stroke-width:2.5}\
+    .n{font-size:9px;paint-order:stroke;stroke:#fff;stroke-width:2px}\
     .f{fill:#00000008;stroke:#9aa5b1}\
     .m{fill:#52606d}\
     path{fill:none;stroke:#8793a0}\
@@ -62,14 +66,37 @@ pub(super) fn svg_of(drawing: &Drawing, [of, content]: &[String; 2]) -> (String,
     svg += &legend(drawing);
     let _ = writeln!(svg, "<g transform=\"translate(0 {HEADER})\">");
     frames(&mut svg, drawing, &runs, &layout);
-    for (at, lines) in &layout.lines {
-        let name = xml(&long(&drawing.boxes[*at].name));
-        let _ = writeln!(svg, "<path d=\"{}\"><title>{name}</title></path>", path(lines));
-    }
+    write_lines(&mut svg, drawing, &layout);
     for (shown, at) in drawing.boxes.iter().zip(&layout.boxes) {
         write_box(&mut svg, shown, *at);
     }
     (svg + "</g>\n</svg>\n", layout.n_rows)
+}
+
+/// The lines of each value; of several values from one box to another their number, where they arrive.
+fn write_lines(svg: &mut String, drawing: &Drawing, layout: &Layout) {
+    let mut leaving: Vec<Vec<&Edge>> = vec![Vec::new(); drawing.boxes.len()];
+    let mut n_arriving = vec![0; drawing.boxes.len()];
+    for edge in &drawing.edges {
+        leaving[edge.from].push(edge);
+        n_arriving[edge.to] += 1;
+    }
+    for (at, lines) in &layout.lines {
+        let edges = &leaving[*at];
+        let title = match edges.iter().any(|edge| edge.is_of_module(drawing)) {
+            true => edges.iter().map(|edge| edge.told(drawing)).collect::<Vec<_>>().join("\n"),
+            false => drawing.boxes[*at].name.clone(),
+        };
+        let _ = writeln!(svg, "<path d=\"{}\"><title>{}</title></path>", path(lines), xml(&long(&title)));
+        // A box's own lines come first, in the order of the edges; the last may be the lane's.
+        let is_told = |edge: &Edge| edge.is_of_module(drawing) && !drawing.boxes[*at].is_input;
+        for (edge, line) in edges.iter().zip(lines).filter(|(edge, _)| is_told(edge)) {
+            let is_room = BOX.width / (n_arriving[edge.to] + 1) >= LEAST_ROOM;
+            if let (n @ 2.., true, Some(end)) = (edge.values.len(), is_room, line.last()) {
+                let _ = writeln!(svg, "<text class=\"n\" x=\"{}\" y=\"{}\">{n}</text>", end.x + 2, end.y - 2);
+            }
+        }
+    }
 }
 
 /// What the colours say, with counts; empty where nothing was compared.
@@ -113,6 +140,7 @@ fn frames(svg: &mut String, drawing: &Drawing, runs: &[Run], layout: &Layout) {
 fn write_box(svg: &mut String, shown: &Shown, Point { x, y }: Point) {
     let mut classes = Vec::new();
     classes.extend(shown.is_input.then_some("i"));
+    classes.extend(shown.inside.as_ref().map(|_| "d"));
     classes.extend(shown.is_output.then_some("e"));
     classes.extend(shown.mark.map(|mark| colour(mark).1));
     let _ = writeln!(
@@ -126,7 +154,7 @@ fn write_box(svg: &mut String, shown: &Shown, Point { x, y }: Point) {
         y + 15,
         xml(&shown.label(COLUMNS)),
         y + 29,
-        xml(&short(&shown.name, COLUMNS)),
+        xml(&shown.second_line(COLUMNS)),
         tx = x + 5,
     );
 }
@@ -150,7 +178,7 @@ fn path(lines: &[Vec<Point>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::dot::drawing::Edge;
+    use crate::cli::dot::drawing::Inside;
 
     #[test]
     fn a_hostile_name_leaves_no_markup_and_no_control_character() {
@@ -164,7 +192,12 @@ mod tests {
             ..Default::default()
         };
         let boxes = vec![shown(hostile, hostile), shown("Neg", &long)];
-        let drawing = Drawing { title: hostile.into(), boxes, edges: vec![Edge { from: 0, to: 1 }], folded: 0 };
+        let drawing = Drawing {
+            title: hostile.into(),
+            boxes,
+            edges: vec![Edge { from: 0, to: 1, ..Edge::default() }],
+            ..Drawing::default()
+        };
         let (svg, _) = svg_of(&drawing, &[hostile.to_owned(), String::new()]);
         let is_harmless = |c: char| c == '\n' || !c.is_control() && c != '\u{202e}';
         assert!(!svg.contains("<script") && !svg.contains("<!--") && svg.chars().all(is_harmless), "{svg}");
@@ -201,5 +234,23 @@ mod tests {
         assert!(svg.contains(">2 match</text>") && svg.contains(">1 failed</text>"), "{svg}");
         assert!(svg.contains(".failed rect{fill:#e58fd8}") && !svg.contains(".drifted"), "{svg}");
         assert_eq!(n_rows, 1);
+    }
+
+    #[test]
+    fn a_line_between_modules_tells_its_values() {
+        let module = |name: &str| Shown {
+            name: name.to_owned(),
+            inside: Some(Inside { n_nodes: 2, ..Inside::default() }),
+            ..Shown::default()
+        };
+        let values = ["a<b", "c"].map(str::to_owned).to_vec();
+        let edges = vec![Edge { from: 0, to: 1, values }];
+        let mut drawing = Drawing { boxes: vec![module("m.0"), module("m.1")], edges, ..Drawing::default() };
+        let (svg, _) = svg_of(&drawing, &Default::default());
+        assert!(svg.contains("<title>to m.1: a&lt;b, c</title>") && svg.contains(">2</text>"), "{svg}");
+        assert_eq!(svg.matches("class=\"d\"").count(), 2);
+        drawing.boxes.iter_mut().for_each(|shown| shown.inside = None);
+        let (svg, _) = svg_of(&drawing, &Default::default());
+        assert!(svg.contains("<title>m.0</title>") && !svg.contains(">2</text>"), "{svg}");
     }
 }
