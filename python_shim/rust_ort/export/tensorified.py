@@ -98,7 +98,9 @@ def _compute_of_sizes(gm: fx.GraphModule, node: fx.Node, table: Mapping[Any, Cal
     value = node.meta["val"]
 
     def run(*given: Any) -> Any:
-        known = {size: aten.scalar_tensor.default(one, dtype=torch.float64) for size, one in zip(sizes, given, strict=True)}
+        known = {
+            size: aten.scalar_tensor.default(one, dtype=torch.float64) for size, one in zip(sizes, given, strict=True)
+        }
         for step in steps:
             known[step] = OF_SIZES[step.target](*fx.map_arg(step.args, known.__getitem__))
         return known[steps[-1]].to(dtype=value.dtype, device=value.device)
