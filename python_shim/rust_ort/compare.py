@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend, compiled_apart
 from rust_ort.call.client import Client
+from rust_ort.export.provenance import named_as_in
 from rust_ort.link.specs import Policy, Verdict, not_compared
 from rust_ort.observe import limits
 from rust_ort.observe.graph_info import GraphInfo
@@ -119,7 +120,8 @@ class _Sides:
 def _both_sides(call: Call, backend: Backend, *, as_compiled: bool) -> _Sides:
     """Runs the call in eager and through the backend, from one state. as_compiled: by what rust_ort compiled the model
     with already, if it did."""
-    with call.runs() as runs:
+    model = [*named_members(call.model, "parameters"), *named_members(call.model, "buffers")]
+    with call.runs() as runs, named_as_in(model):
         begin = time.monotonic()
         reference = runs.eager()
         seconds = time.monotonic() - begin

@@ -123,6 +123,44 @@ def test_a_fault_in_the_backward_is_named_by_the_gradient_that_it_spoils(small: 
     assert one.culprit is not None and one.culprit["name"] == blamed.culprit["name"]
 
 
+class Child(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.linear(x))
+
+
+class Parent(nn.Module):
+    """Each child's forward is a frame of its own, in which its parameters have the same names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Child(), Child()
+
+    @torch.compiler.disable(recursive=False)
+    def forward(self, x: Tensor) -> Tensor:
+        child: Tensor = self.second(self.first(x))
+        return child
+
+
+def test_a_gradient_has_the_models_name_for_its_parameter_in_every_graph() -> None:
+    torch.manual_seed(0)
+    module, x = Parent(), torch.randn(4, 16)
+    options = [{"transforms": [changed("Mul", as_div, graph=3)]} for _ in range(2)]
+    report = rust_ort.compare(module, x, options=options[0])
+    wrong = [verdict.name for verdict in report.verdicts if verdict.kind == "mismatch"]
+    assert "grad of first.linear.weight" in wrong, report
+    asked = rust_ort.blame(module, x, options=options[1], gradient="first.linear.weight")
+    assert [complaint["role"] for answer in asked.answers for complaint in answer["complaints"]] == [
+        "GradAOTOutput first.linear.weight"
+    ]
+    assert asked.culprit is not None and asked.culprit["graph"].endswith("backward"), str(asked)
+    other = rust_ort.blame(module, x, gradient="second.linear.weight")
+    assert other.culprit is None and str(other).count("backward part") == 1
+
+
 def test_an_optimizer_is_named(tmp_path: Path) -> None:
     """MatMulScaleFusion of onnxruntime 1.31.1, which is off unless it is allowed: it scales what has overflowed."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -313,3 +315,23 @@ def test_a_graph_of_custom_operators_alone_makes_the_registry_itself(client: Fak
     exporter._with.cache_clear()
     made = compiled(lambda x: scaled_sine(x, 3.0), custom_translations={scaled_sine: onnx_sine})(X)
     torch.testing.assert_close(made, scaled_sine(X, 3.0))
+
+
+LIBRARY_IMPORTED_LATE = """
+import importlib.machinery, sys, types
+import torch
+from rust_ort.export import exporter
+
+before = exporter.registry()
+module = sys.modules["torchvision"] = types.ModuleType("torchvision")
+module.__spec__ = importlib.machinery.ModuleSpec("torchvision", None)
+library = torch.library.Library("torchvision", "DEF")
+library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+nms = torch.ops.torchvision.nms.default
+print(before.is_registered(nms), exporter.registry().is_registered(nms), exporter.registry() is exporter.registry())
+"""
+
+
+def test_torchlibs_functions_of_a_library_that_is_imported_late_are_found() -> None:
+    done = subprocess.run([sys.executable, "-c", LIBRARY_IMPORTED_LATE], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True", "True"]

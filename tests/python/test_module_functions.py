@@ -201,6 +201,8 @@ def test_the_study_prints_every_model_and_is_right(capsys: pytest.CaptureFixture
     assert "----- function name=DecoderLayer domain=rust_ort.modules" in printed
     assert "= | OUTPUT float32  3:1x30x16" in printed and "0 mismatch" in printed
     assert printed.count(" right\n") == len(submodules.VARIANTS) + 2
+    assert printed.count("max discrepancy=") == len(submodules.VARIANTS) + 1
+    assert "%softmax : [num_users=1] = call_function" in printed and "call_module[target=decoder]" in printed
 
 
 def test_a_functions_sizes_are_of_its_own_inputs() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import rust_ort
+from rust_ort.export.arguments import NO_ELEMENTS
 
 pytestmark = pytest.mark.usefixtures("client")
 
@@ -43,3 +44,13 @@ def test_nothing_is_left_to_eager(function: Callable[..., Any]) -> None:
     for candidate, reference in zip(*results, strict=True):
         assert torch.equal(candidate, reference) and candidate.stride() == reference.stride()
     assert [(node.op, node.reason) for graph in backend.graphs for node in graph.eager] == []
+
+
+def test_a_cat_of_nothing_says_why_it_stays() -> None:
+    backend = rust_ort.backend()
+    compiled = torch.compile(lambda x: (torch.cat([x[:0], x[:, :2][:0].repeat(1, 2)]), x + 1), backend=backend)
+    nothing, more = compiled(torch.ones(3, 4))
+    assert nothing.shape == (0, 4) and torch.equal(more, torch.full((3, 4), 2.0))
+    assert {node.reason for graph in backend.graphs for node in graph.eager if node.op == "aten.cat.default"} == {
+        NO_ELEMENTS
+    }

@@ -1,5 +1,6 @@
 """One verdict on one model, whoever gives it: training with batch norm on a small batch, which rounding alone moves."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -57,3 +58,22 @@ def test_blame_says_of_a_small_batch_that_nobody_is_to_blame() -> None:
     blamed = rust_ort.blame(model, x)
     assert blamed.culprit is None and blamed.report.ok, blamed
     assert str(blamed).startswith("nobody is to blame: every output is as right as eager's"), blamed
+
+
+def routed(x: Tensor) -> tuple[Tensor, Tensor]:
+    """As a mixture of experts is: rows in the order of a key that many share, computed with, and one more result."""
+    order = x.abs().gt(0.5).sum(1).sort().indices
+    rows = x[order].exp() * 2
+    return rows + 1, rows.sum(1)
+
+
+def test_what_follows_from_a_choice_is_no_mismatch_in_between(tmp_path: Path) -> None:
+    x = torch.randn(200, 6, generator=torch.Generator().manual_seed(3))
+    with rust_ort.dump("run", folder=tmp_path):
+        report = rust_ort.compare(routed, x, options={"compare": "nodes"})
+    assert report.ok and {verdict.kind for verdict in report.verdicts} == {"tie"}, report
+    code, text = said("sbs", tmp_path / "run", "--json")
+    (table,) = json.loads(text)["tables"]
+    kinds = {node["name"]: node["cumulative"]["verdict"]["kind"] for node in table["nodes"]}
+    assert code == 0 and kinds["exp"] == "tie" and set(kinds.values()) == {"match", "tie"}, kinds
+    assert table["first_cumulative_mismatch"] is None

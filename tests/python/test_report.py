@@ -17,7 +17,7 @@ from rust_ort.errors import ClientError, NumericMismatch
 from rust_ort.export.partition import COMPLEX
 from rust_ort.observe.graph_info import GraphInfo, in_order
 from rust_ort.observe.report import Report
-from rust_ort.observe.sides import scalar_loss
+from rust_ort.observe.sides import ZEROS_FOR_NONE, scalar_loss
 from rust_ort.studies.main_job import rows_of
 
 pytestmark = pytest.mark.usefixtures("daemon")
@@ -106,6 +106,44 @@ def test_a_value_of_one_side_alone_is_never_a_pass() -> None:
     ]
     with pytest.raises(NumericMismatch, match=r"output\[1\]: a value comes from one side alone: the backend"):
         report.check()
+
+
+class TwoHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.used(x), self.unused(x)
+
+
+def first_output(outputs: tuple[Tensor, Tensor]) -> Tensor:
+    return outputs[0].sum()
+
+
+def test_zeros_of_an_output_that_the_loss_does_not_use_accuse_nobody() -> None:
+    report = rust_ort.compare(TwoHeads(), X, loss=first_output)
+    assert {verdict.name for verdict in report.verdicts if verdict.reason == ZEROS_FOR_NONE} == {
+        "grad of unused.weight",
+        "grad of unused.bias",
+    }
+    assert report.check().ok
+
+
+def test_a_gradient_that_eager_lacks_and_that_is_not_zero_is_never_a_pass() -> None:
+    def every_output(outputs: tuple[Tensor, Tensor]) -> Tensor:
+        return sum((one.sum() for one in outputs), torch.zeros(()))
+
+    class Compiled(TwoHeads):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            used, unused = super().forward(x)
+            return (used, unused) if torch.compiler.is_compiling() else (used, unused.detach())
+
+    report = rust_ort.compare(Compiled(), X, loss=every_output)
+    assert {verdict.name for verdict in report.verdicts if verdict.kind == "failed"} == {
+        "grad of unused.weight",
+        "grad of unused.bias",
+    }
 
 
 @pytest.mark.parametrize(

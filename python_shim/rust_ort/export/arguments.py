@@ -54,6 +54,8 @@ def why_eager(
     without = _without_elements(operator, tensors if whole else tensors[:1])
     if without is not None:
         return without
+    if operator is aten.cat.default and all(map(has_no_elements, given["tensors"])):
+        return NO_ELEMENTS  # torchlib takes empty ones for none
     if operator in TAKEN and not TAKEN[operator](**given):
         return OTHER_ARGUMENTS
     if operator in HELD and not _holds_all(given["self"].dtype, given["value"].dtype, number):

@@ -7,6 +7,7 @@ import copy
 import functools
 import logging
 import math
+import sys
 import threading
 import types
 from collections.abc import Callable, Hashable, Iterator
@@ -178,15 +179,19 @@ def _fits(number: Any, dtype: torch.dtype) -> bool:
     return torch.equal(exact.to(dtype).to(torch.float64), exact)
 
 
+LIBRARY = "torchvision"
+"""Of which torchlib has functions, that it registers only where the operators are there."""
+
+
 def registry() -> Any:
     """torchlib's registry with the rules' ONNX forms, made once a process (0.3 to 0.7 s, most of it
     onnxscript's import)."""
     # A library that is imported later registers its operators then.
-    return _with(*(rule for rule in rules.active(How.TRANSLATED) if rule.overloads))
+    return _with(LIBRARY in sys.modules, *(rule for rule in rules.active(How.TRANSLATED) if rule.overloads))
 
 
 @functools.cache
-def _with(*translated: Rule) -> Any:
+def _with(_has_library: bool, /, *translated: Rule) -> Any:
     """The rules of other kinds change nothing in it."""
     exporter = private()
     with _quiet(), _signatures_on_demand():

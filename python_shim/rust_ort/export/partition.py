@@ -15,6 +15,7 @@ from rust_ort import torch_private
 from rust_ort.export import aliases, arguments, exporter, fourier, kernels, rules
 from rust_ort.export.alike import Alike
 from rust_ort.export.copies import copied_graph, copied_node
+from rust_ort.export.given_sizes import give_sizes
 from rust_ort.export.hash import attribute
 from rust_ort.export.provenance import module_path, operator_name, source_line
 from rust_ort.export.rules.nodes import argument, draws, tensors
@@ -398,6 +399,8 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
         fuse_by_partitions(outer, chosen, prefix=PART_PREFIX, always_return_tuple=True)
     _unchain(outer.graph, {node.name for node in effects[1:]})
     aliases.end_views(outer.graph)
+    for call in [node for node in outer.graph.nodes if node.op == "call_module"]:
+        give_sizes(outer, getattr(outer, call.target), call)
     outer.recompile()
     parts = [
         PartGraph(index=index, name=f"{PART_PREFIX}{index}", module=getattr(outer, f"{PART_PREFIX}{index}"),

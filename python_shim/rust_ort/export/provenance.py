@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -78,21 +81,39 @@ def parameter_name(source: str) -> str:
     return ".".join(steps) if wrapped or head[1] == "self" else ".".join([head[1], *steps])
 
 
+_named: ContextVar[Mapping[int, str]] = ContextVar("named", default=MappingProxyType({}))
+
+
+@contextlib.contextmanager
+def named_as_in(model: Iterable[tuple[str, torch.Tensor]]) -> Iterator[None]:
+    """Inside, `input_sources` has parameters and buffers under the names that the whole model has for them, not under
+    those of the frame that Dynamo compiles, where two layers may have one. model: (name, tensor) of each."""
+    tensors = {id(tensor): (name, tensor) for name, tensor in model}  # held: an address is not used again meanwhile
+    token = _named.set({address: name for address, (name, _) in tensors.items()})
+    try:
+        yield
+    finally:
+        _named.reset(token)
+
+
 def input_sources(dynamo: fx.GraphModule | None) -> list[str]:
     """Source of each placeholder of Dynamo's graph, in order: a parameter's name or the argument's."""
-    if dynamo is None:
-        return []
-    sources = []
-    for node in dynamo.graph.nodes:
-        if node.op != "placeholder":
-            continue
-        argument = node.meta.get("grapharg")
-        try:
-            name = argument.source.name if argument is not None else node.name
-            sources.append(parameter_name(name() if callable(name) else str(name)))
-        except (AttributeError, AssertionError, NotImplementedError):
-            sources.append(node.name)
-    return sources
+    nodes = [] if dynamo is None else dynamo.graph.find_nodes(op="placeholder")
+    return [_source(node) for node in nodes]
+
+
+def _source(placeholder: fx.Node) -> str:
+    argument = placeholder.meta.get("grapharg")
+    if argument is None:
+        return placeholder.name
+    known = _named.get()
+    try:
+        if known and id(argument.example) in known:
+            return known[id(argument.example)]
+        name = argument.source.name
+        return parameter_name(name() if callable(name) else str(name))
+    except (AttributeError, AssertionError, NotImplementedError):
+        return placeholder.name
 
 
 def described(desc: object, sources: Sequence[str]) -> dict[str, str]:

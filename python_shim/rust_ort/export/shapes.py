@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import sympy
@@ -113,43 +113,59 @@ def _nonzero(size: Any) -> Any:
     return size.replace(lambda part: part.func.__name__ == "Max" and 1 in part.args, lambda part: sympy.Mul(*part.args))
 
 
+def _terms(expr: sympy.Expr) -> set[sympy.Expr]:
+    """What a polynomial is of: symbols, and functions such as Max and FloorDiv whole."""
+    if isinstance(expr, (sympy.Add, sympy.Mul)) or (expr.is_Pow and expr.exp.is_Integer and expr.exp > 0):
+        return set().union(*map(_terms, expr.args))
+    return set() if expr.is_number else {expr}
+
+
 class Binder:
-    """Where each symbol's value is found among a part's inputs.
+    """Where the values of symbols, and of sizes that are computed from them, are found among a part's inputs.
 
     Inputs are given as (position, meta value) in the order of the call.
     """
 
     def __init__(self, inputs: Sequence[object]) -> None:
-        self._known: dict[sympy.Expr, str] = {}
-        composite: list[tuple[sympy.Expr, str]] = []
+        self._known: dict[sympy.Expr, sympy.Symbol] = {}
+        self._codes: dict[sympy.Symbol, str] = {}
+        sums: list[tuple[sympy.Expr, str]] = []
         for position, value in enumerate(inputs):
             if isinstance(value, torch.SymInt):
-                self._bind(value, f"a[{position}]", composite)
+                self._bind(value, f"a[{position}]", sums)
             elif isinstance(value, torch.Tensor):
                 for axis, size in enumerate(value.shape):
-                    self._bind(size, f"a[{position}].shape[{axis}]", composite)
-        for expr, source in composite:
-            self._solve(expr, source)
+                    self._bind(size, f"a[{position}].shape[{axis}]", sums)
+        while any([self._solve(expr, source) for expr, source in sums]):
+            pass
 
-    def _bind(self, size: Size, source: str, composite: list[tuple[sympy.Expr, str]]) -> None:
+    def _bind(self, size: Size, source: str, sums: list[tuple[sympy.Expr, str]]) -> None:
         if not is_symbolic(size):
             return
         expr = size.node.expr  # type: ignore[union-attr]
         if expr not in self._known:
-            self._known[expr] = source
+            self._learn(expr, source)
             if not expr.is_Symbol:
-                composite.append((expr, source))
+                sums.append((expr, source))
 
-    def _solve(self, expr: sympy.Expr, source: str) -> None:
-        """`2*s0 + 1` alone among the inputs still tells s0."""
-        unknown = [symbol for symbol in expr.free_symbols if symbol not in self._known]
+    def _learn(self, expr: sympy.Expr, code: str) -> None:
+        self._known[expr] = expr if expr.is_Symbol else sympy.Dummy(integer=True)
+        self._codes[self._known[expr]] = code
+
+    def _solve(self, expr: sympy.Expr, source: str) -> bool:
+        """`2*s0 + 1` alone among the inputs still tells s0, and `2*(s0//4) + 1` tells s0//4."""
+        expr = sympy.expand(expr.func(*map(self._bound, expr.args)))  # it is itself known
+        unknown = [term for term in _terms(expr) if self._unbound(term)]
         if len(unknown) != 1:
-            return
-        slope = sympy.expand(expr).coeff(unknown[0], 1)
-        rest = sympy.expand(expr - slope * unknown[0])
-        if slope == 0 or not slope.is_Integer or unknown[0] in rest.free_symbols:
-            return
-        self._known[unknown[0]] = f"(({source} - ({self._code(rest)})) // {slope})"
+            return False
+        term = sympy.Dummy(integer=True)
+        expr = expr.xreplace({unknown[0]: term})
+        slope = expr.coeff(term, 1)
+        rest = sympy.expand(expr - slope * term)
+        if slope == 0 or not slope.is_Integer or term in rest.free_symbols or self._unbound(rest):
+            return False
+        self._learn(unknown[0], f"(({source} - ({self._code(rest)})) // {slope})")
+        return True
 
     def code(self, size: Size) -> str:
         """`size` as a Python expression over the call's inputs `a`. Raises UnboundSymbol."""
@@ -157,17 +173,34 @@ class Binder:
 
     def _code(self, expr: sympy.Expr) -> str:
         if expr in self._known:
-            return self._known[expr]
-        unbound = sorted(str(symbol) for symbol in expr.free_symbols if symbol not in self._known)
-        if unbound:
+            return self._codes[self._known[expr]]
+        if unbound := self._unbound(expr):
             raise UnboundSymbol(f"size {expr} depends on {', '.join(unbound)}, which no input of the part determines")
-        binder = self
+        codes = self._codes
 
         class Printer(python_printer()):  # type: ignore[misc]
             def _print_Symbol(self, symbol: sympy.Symbol) -> str:
-                return binder._known[symbol]
+                return codes[symbol]
 
-        return f"({Printer().doprint(expr)})"
+            _print_Dummy = _print_Symbol
+
+        return f"({Printer().doprint(self._bound(expr))})"
+
+    def missing(self, sizes: Iterable[torch.SymInt]) -> frozenset[str]:
+        """Symbols without which some of `sizes` cannot be computed."""
+        return frozenset(symbol for size in sizes for symbol in self._unbound(size.node.expr))
+
+    def _unbound(self, expr: sympy.Expr) -> list[str]:
+        """Names of the symbols of `expr` that no known part of it has."""
+        return sorted(str(symbol) for symbol in self._bound(expr).free_symbols if symbol not in self._codes)
+
+    def _bound(self, expr: sympy.Expr) -> sympy.Expr:
+        """`expr` with a symbol for each largest part that is known."""
+        if expr in self._known:
+            return self._known[expr]
+        if all(symbol in self._codes for symbol in expr.free_symbols):
+            return expr
+        return expr.func(*map(self._bound, expr.args)) if expr.args else expr
 
     def codes(self, sizes: Sequence[Size]) -> str:
         return "(" + "".join(f"{self.code(size)}, " for size in sizes) + ")"

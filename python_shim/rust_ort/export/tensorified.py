@@ -5,6 +5,7 @@ here as AOTAutograd makes all others. What torch leaves, quotients and roots of 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,12 +31,20 @@ def power(base: Tensor, exponent: Tensor) -> Tensor:
 
 
 OF_TENSORS: dict[Any, Any] = {
-    **{operator.Tensor: operator.Tensor for operator in (aten.add, aten.sub, aten.mul, aten.div)},
+    **{of.Tensor: of.Tensor for of in (aten.add, aten.sub, aten.mul, aten.div)},
+    **{of.Scalar: of.Tensor for of in (aten.add, aten.sub, aten.mul, aten.div)},
     aten.pow.Tensor_Scalar: power,
     aten.pow.Scalar: aten.pow.Tensor_Tensor,
-    **{operator.Scalar: operator.Tensor for operator in (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge)},
+    **{of.Scalar: of.Tensor for of in (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge)},
 }
 """{operator beside a number: the same beside a tensor}."""
+
+OF_SIZES: dict[Any, Callable[..., Any]] = {
+    torch.sym_float: lambda size: size,
+    torch.sym_sqrt: torch.sqrt,
+    **{of: of for of in (operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, operator.pow)},
+}
+"""{what makes a number of sizes: the same of tensors of float64}."""
 
 KEEPING = (aten.mul.Tensor, aten.div.Tensor)
 """Half precision beside a number: these do not round a number that is their second to it."""
@@ -50,14 +59,17 @@ def decompose(gm: fx.GraphModule, table: Callable[[], Mapping[Any, Callable[...,
     there are any."""
     _give_results_of_numbers(gm)
     late = [node for node in gm.graph.nodes if _is_added(node) or _is_beside_a_number(node)]
-    if not late:
-        return
-    known = table()
-    give_constants_values(gm)
-    for node in late:
-        if node.target in known or _is_beside_a_number(node):
-            _come_apart(gm, node, known)
-    gm.recompile()
+    if late:
+        known = table()
+        give_constants_values(gm)
+        for node in late:
+            if node.target in known or _is_beside_a_number(node):
+                _come_apart(gm, node, known)
+    numbers = [node for node in gm.graph.nodes if node.target is aten.scalar_tensor.default and _is_float(node.args[0])]
+    for node in numbers:
+        _compute_of_sizes(gm, node, table())
+    if late or numbers:
+        gm.recompile()
 
 
 def _give_results_of_numbers(gm: fx.GraphModule) -> None:
@@ -74,6 +86,46 @@ def _is_of_numbers(node: fx.Node) -> bool:
     if not isinstance(value, Tensor) or value.dim() or value.is_complex() or draws(node) or node.all_input_nodes:
         return False
     return is_of_numbers(node.target, given)
+
+
+def _compute_of_sizes(gm: fx.GraphModule, node: fx.Node, table: Mapping[Any, Callable[..., Any]]) -> None:
+    """A number as a tensor, computed of sizes as tensors, where sizes are all that it is made of: sums, products and
+    quotients of float64 are Python's."""
+    steps = _made_of_sizes(node.args[0])
+    if steps is None:
+        return
+    sizes = list(dict.fromkeys(source for step in steps for source in step.all_input_nodes if source not in steps))
+    value = node.meta["val"]
+
+    def run(*given: Any) -> Any:
+        known = {
+            size: aten.scalar_tensor.default(one, dtype=torch.float64) for size, one in zip(sizes, given, strict=True)
+        }
+        for step in steps:
+            known[step] = OF_SIZES[step.target](*fx.map_arg(step.args, known.__getitem__))
+        return known[steps[-1]].to(dtype=value.dtype, device=value.device)
+
+    part = traced(run, [size.meta["val"] for size in sizes], table)
+    node.replace_all_uses_with(inlined(gm, node, part, sizes)[0])
+    gm.graph.erase_node(node)
+    for step in reversed(steps):
+        if not step.users:
+            gm.graph.erase_node(step)
+
+
+def _made_of_sizes(number: Any) -> list[fx.Node] | None:
+    """The nodes, in their order, that make a number of sizes; None where it is made of others, or otherwise."""
+    if not _is_float(number):
+        return []
+    if number.target not in OF_SIZES or number.kwargs:
+        return None
+    steps: list[fx.Node] = []
+    for source in number.all_input_nodes:
+        made = _made_of_sizes(source)
+        if made is None:
+            return None
+        steps += [step for step in made if step not in steps]
+    return [*steps, number]
 
 
 def _is_added(node: fx.Node) -> bool:
@@ -94,17 +146,17 @@ def _come_apart(gm: fx.GraphModule, node: fx.Node, table: Mapping[Any, Callable[
     nodes = [leaf for leaf in given if isinstance(leaf, fx.Node)]
     result = node.meta["val"].dtype
     beside = _is_beside_a_number(node)
-    operator: Any = OF_TENSORS[node.target] if beside else node.target
+    called: Any = OF_TENSORS[node.target] if beside else node.target
 
     def run(*values: Any) -> Any:
         left = iter(values)
         leaves = [next(left) if isinstance(leaf, fx.Node) else leaf for leaf in given]
         args, kwargs = pytree.tree_unflatten(leaves, structure)
         if beside:
-            keeps = [position == 1 and operator in KEEPING for position in range(len(args))]
+            keeps = [position == 1 and called in KEEPING for position in range(len(args))]
             args = [_as_tensor(value, args, result, keep=keep) for value, keep in zip(args, keeps, strict=True)]
-        made = table[operator](*args, **kwargs) if operator in table else NotImplemented
-        made = operator(*args, **kwargs) if made is NotImplemented else made
+        made = table[called](*args, **kwargs) if called in table else NotImplemented
+        made = called(*args, **kwargs) if made is NotImplemented else made
         return made.to(result) if beside else made
 
     part = traced(run, [leaf.meta["val"] for leaf in nodes], table)

@@ -116,12 +116,13 @@ class LLM(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """One model. n_nodes: of the graph and of all functions. max_abs: how far its result is from eager's. seeds: nodes
-    that the recipe prints for its own, None where it prints none."""
+    """One model. n_nodes: of the graph and of all functions. output: shape, least and greatest. max_abs: how far it is
+    from eager's. seeds: nodes that the recipe prints for its own, None where it prints none."""
 
     name: str
     n_nodes: int
     functions: list[str]
+    output: str
     max_abs: float
     seeds: int | None
 
@@ -139,12 +140,39 @@ VARIANTS: dict[str, tuple[dict[str, Any], int | None]] = {
 """{model: (arguments of to_onnx, nodes of the recipe's own)}."""
 
 
-def run(folder: Path) -> tuple[list[Made], str]:
-    """The models, which are left in a folder, and the table of the first against the optimized one."""
+@dataclass(frozen=True, kw_only=True)
+class Eager:
+    """The model and its call. output: as in `Made`. exported, unflattened: graphs of torch.export as text, of the whole
+    and of submodules that call each other."""
+
+    model: LLM
+    ids: Tensor
+    expected: Tensor
+    output: str
+    exported: str
+    unflattened: str
+
+
+def eager() -> Eager:
+    """The recipe's model, seeded, as torch runs and exports it."""
     torch.manual_seed(SEED)
     model, ids = LLM().eval(), torch.randint(0, VOCABULARY, (1, TOKENS))
     with torch.no_grad():
         expected = model(ids)
+    program = torch.export.export(model, (ids,))
+    return Eager(
+        model=model, ids=ids, expected=expected, output=_described(expected), exported=str(program.graph),
+        unflattened=str(torch.export.unflatten(program).graph),
+    )  # fmt: skip
+
+
+def _described(output: Tensor) -> str:
+    return f"shape={tuple(output.shape)}, min={output.min():.6g}, max={output.max():.6g}"
+
+
+def run(given: Eager, folder: Path) -> tuple[list[Made], str]:
+    """The models, which are left in a folder, and the table of the first against the optimized one."""
+    model, ids, expected = given.model, given.ids, given.expected
     made = []
     for name, (arguments, seeds) in VARIANTS.items():
         proto = rust_ort.to_onnx(model, ids, **arguments)
@@ -170,7 +198,7 @@ def _judged(
     (given,) = session.run(None, {"input_ids": ids.numpy()})
     return Made(
         name=name, n_nodes=len(proto.graph.node) + sum(len(function.node) for function in proto.functions),
-        functions=[function.name for function in proto.functions],
+        functions=[function.name for function in proto.functions], output=_described(torch.from_numpy(given)),
         max_abs=float((torch.from_numpy(given) - expected).abs().max()), seeds=seeds,
     )  # fmt: skip
 
@@ -185,6 +213,12 @@ def text(made: Sequence[Made]) -> str:
     return aligned(cells)
 
 
+def _program(*arguments: str | Path) -> str:
+    """What a command of the program prints."""
+    command = [find_binary(), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the study and prints it. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m rust_ort.studies.submodules", description=__doc__)
@@ -194,15 +228,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="rust-ort-submodules-") as made_here:
         folder = arguments.folder or Path(made_here)
         folder.mkdir(parents=True, exist_ok=True)
-        made, table = run(folder)
+        given = eager()
+        made, table = run(given, folder)
+        picture = _program("dot", folder / _file("functions"), "--svg", folder / "functions.svg")
         if arguments.json:
-            print(json.dumps({"models": [dataclasses.asdict(one) for one in made], "alignment": table}, indent=1))
+            models = [dataclasses.asdict(one) for one in made]
+            print(json.dumps({"eager": given.output, "models": models, "alignment": table}, indent=1))
         else:
-            for name in VARIANTS:
-                printed = subprocess.run(
-                    [find_binary(), "print", str(folder / _file(name))], capture_output=True, text=True, check=True
-                )
-                print(f"----- {name}\n{printed.stdout}")
+            print(f"----- eager\noutput: {given.output}\n")
+            print(f"----- torch.export\n{given.exported}\n\n----- torch.export, unflattened\n{given.unflattened}\n")
+            for one in (one for one in made if one.name in VARIANTS or one.name == "functions, inlined"):
+                print(f"----- {one.name}\n{_program('print', folder / _file(one.name))}")
+                print(f"output: {one.output}\nmax discrepancy={one.max_abs:.3g}\n")
+            print(f"----- a picture of the model with functions\n{picture}" if arguments.folder else "", end="")
             print("----- plain and optimized, value by value")
             print(table)
             print(text(made))

@@ -13,6 +13,7 @@ use crate::cli::exit::{Failure, at};
 use crate::cli::verdicts;
 use crate::compare::{NoiseSummary, Policy, Summary, TensorVerdict, Verdict, summary};
 use crate::dump::{Comparison, Damage, NodeRow, NodeTable, reader};
+use crate::onnx::proto::NodeProto;
 
 /// Verdicts of a table, counted.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -76,11 +77,14 @@ impl Found {
         let part = path.parent().unwrap_or(Path::new("."));
         let table = reader::nodes(part, step).map_err(at(&path))?;
         let mut table = table.ok_or_else(|| format!("{}: it is gone", path.display()))?;
-        let outputs = outputs(&part.join("model.onnx"))?;
+        let nodes = onnx_nodes(&part.join("model.onnx"))?;
         let comparison = reader::comparison_of(part, step).map_err(at(part))?;
         if let Some(comparison) = &comparison {
             excuse(&mut table, comparison);
         }
+        follow_choices(&mut table, &nodes);
+        let outputs = nodes.into_iter().flat_map(|node| node.output.into_iter().enumerate());
+        let outputs = outputs.map(|(index, name)| (name, index)).collect();
         let counted = Counted::of(&table, comparison.as_ref());
         Ok(Self { outputs, counted, policy: comparison.and_then(|comparison| comparison.policy), table, path })
     }
@@ -159,13 +163,35 @@ fn excuse(table: &mut NodeTable, comparison: &Comparison) {
     }
 }
 
+/// Values that drifted behind a node that chose otherwise, as right as eager, follow its choice: they are what it is.
+/// nodes: the model's, in its order.
+fn follow_choices(table: &mut NodeTable, nodes: &[NodeProto]) {
+    let is_choice = |node: &&NodeRow| matches!(node.local.verdict, Verdict::Tie(_) | Verdict::OpenOrder(_));
+    let mut chosen: HashMap<String, Verdict> = (table.nodes.iter().filter(is_choice))
+        .map(|node| (node.name.clone(), node.local.verdict.clone()))
+        .collect();
+    if chosen.is_empty() {
+        return;
+    }
+    for node in nodes {
+        if let Some(verdict) = node.input.iter().find_map(|name| chosen.get(name)).cloned() {
+            for output in &node.output {
+                chosen.entry(output.clone()).or_insert_with(|| verdict.clone());
+            }
+        }
+    }
+    for row in table.nodes.iter_mut().filter(|row| row.cumulative.verdict == Verdict::Mismatch) {
+        if let Some(verdict) = chosen.get(&row.name) {
+            row.cumulative.verdict = verdict.clone();
+        }
+    }
+}
+
 /// Empty when the model cannot be read: the table says enough without it. Errors: it is damaged.
-fn outputs(model: &Path) -> Result<HashMap<String, usize>, Failure> {
-    let graph = match reader::load_model(model) {
-        Ok(model) => model.graph,
-        Err(error) if Damage::of(&error).is_some() => return Err(error.into()),
-        Err(_) => None,
-    };
-    let nodes = graph.into_iter().flat_map(|graph| graph.node);
-    Ok(nodes.flat_map(|node| node.output.into_iter().enumerate().map(|(index, name)| (name, index))).collect())
+fn onnx_nodes(model: &Path) -> Result<Vec<NodeProto>, Failure> {
+    match reader::load_model(model) {
+        Ok(model) => Ok(model.graph.map(|graph| graph.node).unwrap_or_default()),
+        Err(error) if Damage::of(&error).is_some() => Err(error.into()),
+        Err(_) => Ok(Vec::new()),
+    }
 }

@@ -19,7 +19,7 @@ from rust_ort.export.unwritten import UNWRITTEN
 from rust_ort.link.daemon import find_binary
 from rust_ort.link.program import environment
 from rust_ort.link.specs import PASSES
-from rust_ort.observe.sides import BOTH_NONE, BY_CHANCE
+from rust_ort.observe.sides import BOTH_NONE, BY_CHANCE, ZEROS_FOR_NONE
 
 NO_KERNEL = "the runtime has no float64 kernel of"
 """What ONNX Runtime says of an operator without a kernel of float64, such as Erf."""
@@ -27,7 +27,7 @@ RIGHT = PASSES
 """Kinds of verdicts that accuse nobody."""
 IN_EAGER = "ran in eager: "
 """Begins the reason of a graph that has no parts: there is nothing to compare."""
-NOTHING = (BOTH_NONE, BY_CHANCE)
+NOTHING = (BOTH_NONE, BY_CHANCE, ZEROS_FOR_NONE)
 """Reasons for which there is nothing to compare: a parameter that nothing used, what eager itself gives otherwise."""
 
 
