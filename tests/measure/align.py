@@ -446,10 +446,10 @@ def markdown(rows: Sequence[Row], found: Letters) -> str:
         "",
         "## What is not fed, and not compared",
         "",
-        "- Inputs of text, sequences, optionals and maps are not fed: a model with one is refused, with what to do instead",
-        "  (an initializer for text; SequenceConstruct or Optional in the input's place; or the model cut behind it).",
-        "- Of what nodes give, sequences, text and tensors of 4 and 2 bits are listed and not compared. Constants of these",
-        "  types are, bit by bit.",
+        "- Inputs of text, sequences, optionals and maps are not fed: a model with one is refused, and told what to do",
+        "  instead (an initializer for text; SequenceConstruct or Optional in the input's place; or cut behind it).",
+        "- Of what nodes give, sequences, text and tensors of 4 and 2 bits are listed and not compared. Constants of",
+        "  these types are, bit by bit, but for sequences.",
         "- Bodies of Loop and Scan are one node: what they give is compared, the values inside are not.",
     ]
     return "\n".join(lines) + "\n"
