@@ -9,8 +9,8 @@ use crate::compare::{Kind, RunResult, align};
 pub(super) type Pair = (Option<usize>, Option<usize>);
 
 /// Pairs in the order of their rows: initializers, inputs, results, outputs. Inputs and outputs are paired by name, then
-/// content, then type; outputs by a name that exporters count (`val_103`) last, unless they are equal; an input may be the other model's initializer, by name or content. What is left is paired by edit
-/// distance.
+/// content, then type; outputs by a name that exporters count (`val_103`) last, unless they are equal. An input may be the
+/// other model's initializer, by name or content. What is left is paired by edit distance.
 pub(super) fn pairs(search: &mut Search<'_>) -> Vec<Pair> {
     let inputs = ends(search, Kind::Input);
     let outputs = ends(search, Kind::Output);
