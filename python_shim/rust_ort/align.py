@@ -116,8 +116,8 @@ def align(
             asked += [f"--feeds={_fed(given, folder / name)}" for name, given in zip(_FEEDS, pair, strict=False)]
         paths = [_path(model, folder / f"model{at}.onnx") for at, model in enumerate((model1, model2), 1)]
         said = said_by("align", [*asked, "--", *paths], also=(2,))
-    named = ("rows", "summary", "outputs", "models", "feeds", "text", "brief")
-    return Alignment(**{name: _renamed(said[name], places) for name in named})
+    renamed = {name: _renamed(said[name], places) for name in ("models", "feeds", "text", "brief")}
+    return Alignment(rows=said["rows"], summary=said["summary"], outputs=said["outputs"], **renamed)
 
 
 def _renamed(value: Any, places: Mapping[str, str]) -> Any:

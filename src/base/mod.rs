@@ -9,6 +9,8 @@ pub mod identity;
 pub mod ids;
 #[allow(unsafe_code)]
 pub mod inherited;
+#[allow(unsafe_code)]
+pub mod leaving;
 pub mod limits;
 pub mod log;
 pub mod memory;

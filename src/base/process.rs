@@ -166,6 +166,10 @@ pub fn own_command() -> Command {
     command
 }
 
+/// Variable and value with which ONNX Runtime makes no telemetry system (1.31: a thread, a database, a probe of the
+/// machine), which it makes before it can be told by its API that none is wanted.
+pub const NO_TELEMETRY: (&str, &str) = ("ORT_DISABLE_TELEMETRY", "1");
+
 /// The file that this program was started from.
 #[derive(Debug)]
 pub struct Program {

@@ -25,7 +25,11 @@ pub fn is_printable(c: char) -> bool {
 pub fn printable(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(c) = rest.chars().next() {
+    loop {
+        let (plain, left) = rest.split_at(plain_len(rest));
+        safe.push_str(plain);
+        rest = left;
+        let Some(c) = rest.chars().next() else { return safe };
         let len = colour_len(rest).unwrap_or(c.len_utf8());
         let (taken, left) = rest.split_at(len);
         if len > c.len_utf8() || is_printable(c) {
@@ -35,7 +39,12 @@ pub fn printable(text: &str) -> String {
         }
         rest = left;
     }
-    safe
+}
+
+/// Bytes at the start that are printable ASCII.
+pub fn plain_len(text: &str) -> usize {
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
+    text.bytes().position(|byte| !is_plain(byte)).unwrap_or(text.len())
 }
 
 /// A text that stays on its line, as a name that somebody else chose: what is not [`is_printable`] is escaped, and so are
@@ -78,6 +87,7 @@ mod tests {
     #[test]
     fn a_terminal_gets_letters_alone() {
         assert_eq!(printable("a\tb\né"), "a\tb\né");
+        assert_eq!((printable(""), printable("é\u{7f}~")), (String::new(), "é\\u{7f}~".to_owned()));
         assert_eq!(printable("\x1b]0;x\x07"), "\\u{1b}]0;x\\u{7}");
         assert_eq!(printable("\x1b[1;31mred\x1b[0m\x1b[2J"), "\x1b[1;31mred\x1b[0m\\u{1b}[2J");
         assert_eq!(printable("a\u{202e}b\r\u{9b}"), "a\\u{202e}b\\u{d}\\u{9b}");

@@ -2,10 +2,11 @@
 
 use std::io::{self, Write as _};
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::exit::{Exit, Failure, Outcome};
-use crate::base::quoted::{is_printable, one_line, printable};
+use crate::base::quoted::{is_printable, one_line, plain_len, printable};
 
 /// Writes to standard output what a terminal may show as it is: names in it may be anybody's. A reader that has gone
 /// (`| head`) is no error.
@@ -21,21 +22,43 @@ pub(super) fn put_exact(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// Writes what is held back of standard output. A reader that has gone is no error.
+pub(super) fn flush() -> Result<(), Failure> {
+    match io::stdout().flush() {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
 /// An answer as JSON, with the name and version of its form.
 pub(super) fn json_text(command: &str, mut answer: Value) -> Result<String, serde_json::Error> {
-    answer["schema"] = format!("rust_ort/cli/{command}/1").into();
+    answer["schema"] = schema(command).into();
     pretty(&answer)
 }
 
+/// The name of the form of a command's JSON, and its version.
+pub(super) fn schema(command: &str) -> String {
+    format!("rust_ort/cli/{command}/1")
+}
+
 /// JSON of several lines. What a terminal should not get stands in it as JSON escapes it.
-pub(super) fn pretty(value: &Value) -> Result<String, serde_json::Error> {
+pub(super) fn pretty(value: &(impl Serialize + ?Sized)) -> Result<String, serde_json::Error> {
     let text = serde_json::to_string_pretty(value)? + "\n";
     let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
+    let mut rest = text.as_str();
+    loop {
+        let (plain, left) = rest.split_at(plain_len(rest));
+        safe.push_str(plain);
+        let mut chars = left.chars();
+        let Some(c) = chars.next() else { return Ok(safe) };
         // They are in strings alone, and none of them needs two escapes.
-        if is_printable(c) { safe.push(c) } else { safe += &format!("\\u{:04x}", u32::from(c)) }
+        if is_printable(c) {
+            safe.push(c)
+        } else {
+            safe += &format!("\\u{:04x}", u32::from(c))
+        }
+        rest = chars.as_str();
     }
-    Ok(safe)
 }
 
 /// Prints what a command did: `answer` as JSON, or in words.

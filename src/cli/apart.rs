@@ -13,9 +13,11 @@ use std::sync::OnceLock;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
 
+use super::answer;
 use super::exit::{Exit, Failure, Outcome};
 use crate::base::ended::{By, Ended, OomKills};
-use crate::base::process::own_command;
+use crate::base::leaving;
+use crate::base::process::{NO_TELEMETRY, own_command};
 use crate::protocol::control::of_client;
 
 /// The hidden subcommand of the child, which the command itself follows.
@@ -74,6 +76,7 @@ pub(super) fn run(after_a_crash: &str, is_free: bool) -> Outcome {
     if !is_free {
         keep_variables(&mut command);
     }
+    command.env(NO_TELEMETRY.0, NO_TELEMETRY.1);
     let before = OomKills::now();
     let status = command.status()?;
     match status.code().and_then(Exit::of_code) {
@@ -114,6 +117,15 @@ pub(super) fn begin() -> Result<(), Failure> {
     setsid()?;
     PAGE.get_or_init(|| page);
     Ok(())
+}
+
+/// The end of a command that has said all that it has to say. In the child nothing is freed, for the process ends.
+pub(super) fn leave(exit: Exit) -> Outcome {
+    answer::flush()?;
+    if PAGE.get().is_some() {
+        leaving::at_once(exit as u8);
+    }
+    Ok(exit)
 }
 
 /// Before a file is read, and nothing of a runtime is loaded: told should it be the last.

@@ -1,5 +1,9 @@
 //! Pairs two lists of results that share no names, by edit distance.
 
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::Hash;
+
 use serde::{Deserialize, Serialize};
 
 use crate::tensor::DType;
@@ -21,7 +25,7 @@ pub enum Kind {
 }
 
 /// One dimension.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Dim {
     /// A number.
@@ -67,6 +71,18 @@ const MIN_BAND: usize = 50;
 
 /// How unlike two results are; 0 when nothing tells them apart. Source: onnx-array-api's `DistanceExecution`.
 pub fn distance(first: &RunResult, second: &RunResult) -> f64 {
+    let mut cost = of_kind_and_dtype(first, second);
+    if first.shape != second.shape {
+        cost += shape_distance(first.shape.as_deref(), second.shape.as_deref());
+    }
+    cost += signature_distance(&first.signature, &second.signature);
+    if first.op_type != second.op_type {
+        cost += OP_TYPE_COST;
+    }
+    cost
+}
+
+fn of_kind_and_dtype(first: &RunResult, second: &RunResult) -> f64 {
     let mut cost = 0.;
     if first.kind != second.kind {
         cost += KIND_COST;
@@ -74,13 +90,6 @@ pub fn distance(first: &RunResult, second: &RunResult) -> f64 {
     if first.dtype != second.dtype {
         let float = |dtype| matches!(dtype, Some(DType::F16 | DType::F32 | DType::F64));
         cost += DTYPE_COST * if float(first.dtype) && float(second.dtype) { FLOAT_DTYPE_FACTOR } else { 1. };
-    }
-    if first.shape != second.shape {
-        cost += shape_distance(first.shape.as_deref(), second.shape.as_deref());
-    }
-    cost += signature_distance(&first.signature, &second.signature);
-    if first.op_type != second.op_type {
-        cost += OP_TYPE_COST;
     }
     cost
 }
@@ -116,6 +125,62 @@ fn signature_distance(first: &str, second: &str) -> f64 {
     first.chars().zip(second.chars()).map(|(first, second)| f64::from(u32::from(first).abs_diff(second.into()))).sum()
 }
 
+/// A result as [`align`] compares it with every other within the band: a number for each shape and operator, letters as
+/// bytes.
+struct Key<'a> {
+    of: &'a RunResult,
+    shape: usize,
+    op_type: usize,
+    /// None where they are no letters of one byte each.
+    letters: Option<[u8; 4]>,
+}
+
+/// A number for each value, the same for equal ones.
+struct Numbers<T>(HashMap<T, usize>);
+
+impl<T: Eq + Hash> Numbers<T> {
+    fn of(&mut self, value: T) -> usize {
+        let next = self.0.len();
+        *self.0.entry(value).or_insert(next)
+    }
+}
+
+/// The keys of two lists.
+fn keys<'a, R: Borrow<RunResult>>([first, second]: [&'a [R]; 2]) -> [Vec<Key<'a>>; 2] {
+    let (mut shapes, mut op_types) = (Numbers(HashMap::new()), Numbers(HashMap::new()));
+    [first, second].map(|list| {
+        let key = |of: &'a R| {
+            let of = of.borrow();
+            Key {
+                of,
+                shape: shapes.of(of.shape.as_deref()),
+                op_type: op_types.of(of.op_type.as_str()),
+                letters: of.signature.as_bytes().try_into().ok().filter(|letters: &[u8; 4]| letters.is_ascii()),
+            }
+        };
+        list.iter().map(key).collect()
+    })
+}
+
+impl Key<'_> {
+    /// The [`distance`] of both results.
+    fn distance(&self, other: &Self) -> f64 {
+        let (Some(letters), Some(others)) = (self.letters, other.letters) else {
+            return distance(self.of, other.of);
+        };
+        let (one, another) = (self.of, other.of);
+        let mut cost = of_kind_and_dtype(one, another);
+        if self.shape != other.shape {
+            cost += shape_distance(one.shape.as_deref(), another.shape.as_deref());
+        }
+        cost += f64::from(letters.iter().zip(others).map(|(one, other)| u32::from(one.abs_diff(other))).sum::<u32>());
+        if self.op_type != other.op_type {
+            cost += OP_TYPE_COST;
+        }
+        cost
+    }
+}
+
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Move {
@@ -141,13 +206,14 @@ impl<T: Copy> Row<T> {
 /// wins, then one of the first list. Only cells within max(50, difference of lengths + 1) of the diagonal are looked
 /// at, and one byte is kept of each. As in onnx-array-api the way starts at (-1, -1) alone, so the two first results are
 /// always paired.
-pub fn align(first: &[RunResult], second: &[RunResult]) -> Alignment {
+pub fn align<R: Borrow<RunResult>>(first: &[R], second: &[R]) -> Alignment {
     if first.is_empty() || second.is_empty() {
         let alone_first = (0..first.len()).map(|i| (Some(i), None));
         let alone_second = (0..second.len()).map(|j| (None, Some(j)));
         let pairs: Vec<_> = alone_first.chain(alone_second).collect();
         return Alignment { cost: pairs.len() as f64 * ALONE_COST, pairs };
     }
+    let [first, second] = keys([first, second]);
     let band = MIN_BAND.max(first.len().abs_diff(second.len()) + 1);
     let mut moves: Vec<Row<Move>> = Vec::with_capacity(first.len());
     let mut above = Row::default();
@@ -158,7 +224,7 @@ pub fn align(first: &[RunResult], second: &[RunResult]) -> Alignment {
         for (j, of_second) in second.iter().enumerate().take(to).skip(from) {
             let diagonal = if i == 0 && j == 0 { Some(0.) } else { j.checked_sub(1).and_then(|j| above.get(j)) };
             let ways = [
-                diagonal.map(|cost| (cost + distance(of_first, of_second), Move::Pair)),
+                diagonal.map(|cost| (cost + of_first.distance(of_second), Move::Pair)),
                 above.get(j).map(|cost| (cost + ALONE_COST, Move::FirstAlone)),
                 costs.cells.last().map(|cost| (cost + ALONE_COST, Move::SecondAlone)),
             ];
@@ -237,6 +303,18 @@ mod tests {
     }
 
     #[test]
+    fn keys_are_as_far_apart_as_what_they_stand_for() {
+        let mut list: Vec<_> = ["CEIO", "AZ??", "CE", "éeio"].map(|s| result(DType::F32, &[2, 3], s, "Abs")).into();
+        list.push(RunResult { kind: Kind::Output, shape: None, ..list[0].clone() });
+        list.push(RunResult { op_type: "Add".to_owned(), dtype: Some(DType::F16), ..list[1].clone() });
+        list.push(RunResult { shape: Some(vec![Dim::Symbolic("n".to_owned()), Dim::Known(3)]), ..list[1].clone() });
+        let [first, second] = keys([&list, &list]);
+        for (i, j) in (0..list.len()).flat_map(|i| (0..list.len()).map(move |j| (i, j))) {
+            assert_eq!(first[i].distance(&second[j]), distance(&list[i], &list[j]), "{:?}, {:?}", list[i], list[j]);
+        }
+    }
+
+    #[test]
     fn equal_lists_pair_in_order_at_no_cost() {
         let list: Vec<_> = ["AAAA", "BBBB", "CCCC"].map(|s| result(DType::F32, &[2], s, "Add")).into();
         let alignment = align(&list, &list);
@@ -267,7 +345,7 @@ mod tests {
     #[test]
     fn an_empty_list_leaves_the_other_alone() {
         let list = vec![result(DType::F32, &[2], "AAAA", ""); 2];
-        assert_eq!(align(&[], &[]), Alignment { cost: 0., pairs: vec![] });
+        assert_eq!(align::<RunResult>(&[], &[]), Alignment { cost: 0., pairs: vec![] });
         assert_eq!(align(&list, &[]).pairs, vec![(Some(0), None), (Some(1), None)]);
         assert_eq!(align(&[], &list), Alignment { cost: 2000., pairs: vec![(None, Some(0)), (None, Some(1))] });
     }

@@ -603,26 +603,33 @@ fn outputs_and_inputs_are_paired_by_name_then_content() {
             ..Default::default()
         }
     };
-    put(folder.path(), "a.onnx", of(["x", "z"], ["m", "n"], ["m", "n"]));
     for (name, graph) in [
         ("named.onnx", of(["x", "z"], ["n", "m"], ["m", "n"])),
         ("content.onnx", of(["x", "z"], ["s", "r"], ["r", "s"])),
+        ("counted.onnx", of(["x", "z"], ["val_1", "val_2"], ["val_2", "val_1"])),
     ] {
+        let first = if name == "counted.onnx" { ["val_1", "val_2"] } else { ["m", "n"] };
+        put(folder.path(), "a.onnx", of(["x", "z"], first, first));
         put(folder.path(), name, graph);
         let value = json(folder.path(), &["a.onnx", name]);
         let rows: Vec<_> =
             value["rows"].as_array().unwrap().iter().filter(|row| row["first"]["kind"] == "output").collect();
         let of = |at: usize| (rows[at]["first"]["name"].clone(), rows[at]["second"]["name"].clone());
-        let expected = if name == "named.onnx" { ["m", "n"] } else { ["r", "s"] };
+        let expected = match name {
+            "named.onnx" => ["m", "n"],
+            "content.onnx" => ["r", "s"],
+            _ => ["val_2", "val_1"],
+        };
         assert_eq!(
             [of(0), of(1)],
-            [(json!("m"), json!(expected[0])), (json!("n"), json!(expected[1]))],
+            [(json!(first[0]), json!(expected[0])), (json!(first[1]), json!(expected[1]))],
             "{}",
             value["text"]
         );
         assert_eq!(value["outputs"]["matched"], 2, "{}", value["text"]);
         assert_eq!(align(folder.path(), &["a.onnx", name]).code, 0);
     }
+    put(folder.path(), "a.onnx", of(["x", "z"], ["m", "n"], ["m", "n"]));
     // One that the other model has not is no match.
     let mut one = of(["x", "z"], ["m", "n"], ["m", "n"]);
     one.output.pop();
@@ -676,22 +683,94 @@ fn what_has_no_elements_is_not_compared() {
 fn an_initializer_that_nobody_reads_is_named_and_not_the_same() {
     let folder = tempfile::tempdir().unwrap();
     for (name, bits) in [("a.onnx", 0x11), ("b.onnx", 0x55)] {
-        let mut graph = sums("", &[3., 4.]);
-        let four = TensorProto {
-            name: Some("q".into()),
-            data_type: Some(22),
-            dims: vec![2],
-            raw_data: Some(vec![bits].into()),
-            ..Default::default()
-        };
-        graph.initializer.push(four);
-        put(folder.path(), name, graph);
+        put(folder.path(), name, with_int4(&[5], &[bits]));
     }
     let said = align(folder.path(), &["a.onnx", "b.onnx"]);
     assert_eq!(said.code, 3, "{}{}", said.out, said.err);
     assert!(said.out.contains("model 2: without its value: \"q\": an initializer of int4\n"), "{}", said.out);
     let value = json(folder.path(), &["a.onnx", "b.onnx"]);
     assert_eq!((&row(&value, "q")["symbol"], &row(&value, "q")["verdict"]), (&json!("~"), &json!("not_compared")));
+}
+
+/// Sums, and a constant of int4 that no node reads. raw: its bytes; too few: damaged.
+fn with_int4(dims: &[i64], raw: &[u8]) -> GraphProto {
+    let mut graph = sums("", &[3., 4.]);
+    graph.initializer.push(TensorProto {
+        name: Some("q".into()),
+        data_type: Some(22),
+        dims: dims.to_vec(),
+        raw_data: Some(raw.to_vec().into()),
+        ..Default::default()
+    });
+    graph
+}
+
+#[test]
+fn constants_of_packed_types_are_compared_bit_by_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, raw) in [("a.onnx", [0x21, 0x03]), ("padded.onnx", [0x21, 0xf3]), ("b.onnx", [0x21, 0x04])] {
+        put(folder.path(), name, with_int4(&[3], &raw));
+    }
+    let said = align(folder.path(), &["a.onnx", "padded.onnx", "--all"]);
+    assert!(said.code == 0 && said.out.contains("INITIA int4 ") && said.out.contains("| same bits\n"), "{}", said.out);
+    let value = json(folder.path(), &["a.onnx", "padded.onnx"]);
+    let q = row(&value, "q");
+    assert_eq!((&q["symbol"], &q["verdict"], &q["first"]["dtype"]), (&json!("="), &json!("match"), &json!("int4")));
+    let said = align(folder.path(), &["a.onnx", "b.onnx"]);
+    assert!(said.code == 1 && said.out.contains("| bits differ !\n"), "{}", said.out);
+    assert!(!said.out.contains("without its value"), "{}", said.out);
+    let value = json(folder.path(), &["a.onnx", "b.onnx"]);
+    let q = row(&value, "q");
+    assert_eq!((&q["symbol"], &q["verdict"], &q["reason"]), (&json!("~"), &json!("mismatch"), &json!("bits differ")));
+    let csv = align(folder.path(), &["a.onnx", "b.onnx", "--csv"]).out;
+    assert!(csv.contains(",INITIA,int4,1:3,????,,q,") && csv.contains(",mismatch,bits differ\r\n"), "{csv}");
+    // Two of them in another order are found by their names.
+    for (name, names) in [("c.onnx", ["u", "v"]), ("d.onnx", ["v", "u"])] {
+        let mut graph = sums("", &[3., 4.]);
+        for of in names {
+            let raw = if of == "u" { [0x21, 0x03] } else { [0x11, 0x01] };
+            let q = with_int4(&[3], &raw).initializer.remove(1);
+            graph.initializer.push(TensorProto { name: Some(of.into()), ..q });
+        }
+        put(folder.path(), name, graph);
+    }
+    let value = json(folder.path(), &["c.onnx", "d.onnx"]);
+    assert_eq!(value["summary"]["mismatch"], 0, "{}", value["text"]);
+    assert_eq!(align(folder.path(), &["c.onnx", "d.onnx"]).code, 0);
+}
+
+#[test]
+fn a_lone_number_of_a_counted_name_is_no_counterpart_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["val_103", "scale"] {
+        for (file, number) in [("a.onnx", 8.), ("b.onnx", 64.)] {
+            let graph = GraphProto {
+                input: vec![info("x", DType::F32, &[2])],
+                output: vec![info("y", DType::F32, &[2])],
+                initializer: vec![tensor_proto(name, &TensorBuf::from_f32([1], &[number]).unwrap().view())],
+                node: vec![node("Add", &["x", name], &["y"])],
+                ..Default::default()
+            };
+            put(folder.path(), file, graph);
+        }
+        let value = json(folder.path(), &["a.onnx", "b.onnx"]);
+        let expected = if name == "scale" { "mismatch" } else { "not_compared" };
+        assert_eq!(row(&value, name)["verdict"], expected, "{}", value["text"]);
+        assert_eq!(value["outputs"]["mismatch"], 1, "{}", value["text"]);
+    }
+}
+
+#[test]
+fn the_runtime_leaves_no_telemetry_in_its_users_home() {
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "a.onnx", sums("", &[3., 4.]));
+    let home = folder.path().join("home");
+    fs::create_dir(&home).unwrap();
+    let mut command = program(folder.path(), &["align", "a.onnx", "a.onnx", "--no-confine", "--onnxruntime"]);
+    command.arg(common::library()).env("HOME", &home).env_remove("XDG_CACHE_HOME");
+    let said = Said::from(command.output().unwrap());
+    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    assert_eq!(fs::read_dir(&home).unwrap().count(), 0, "ONNX Runtime wrote there");
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl<'a> Search<'a> {
                 for name in names(trace, result) {
                     by_name[side].entry(name).or_default().push(at);
                 }
-                if let Some(mut dims) = trace.value(at).map(|value| value.shape().dims().to_vec()) {
+                if let Some(mut dims) = trace.dims(at).map(<[i64]>::to_vec) {
                     dims.sort_unstable();
                     by_dims[side].entry(dims).or_default().push(at);
                 }
@@ -87,6 +87,18 @@ impl<'a> Search<'a> {
         names(one, &one.results[i]).any(|name| !name.is_empty() && others.contains(&name))
     }
 
+    /// Whether they have a name in common that is more than a number (`val_103`, as exporters count values).
+    pub(super) fn truly_named_alike(&mut self, i: usize, j: usize) -> bool {
+        let [one, other] = self.traces;
+        let others: Vec<&str> = names(other, &other.results[j]).collect();
+        names(one, &one.results[i]).any(|name| !is_counted(name) && others.contains(&name))
+    }
+
+    /// Whether they have a name in common, and are equal where it is but a number.
+    pub(super) fn surely_named_alike(&mut self, i: usize, j: usize) -> bool {
+        self.truly_named_alike(i, j) || self.named_alike(i, j) && self.agree(i, j)
+    }
+
     /// Whether they are of one type, as far as it is known.
     pub(super) fn typed_alike(&mut self, i: usize, j: usize) -> bool {
         let [one, other] = [&self.results(0)[i], &self.results(1)[j]];
@@ -105,6 +117,10 @@ impl<'a> Search<'a> {
 
     /// What was judged whole is kept: there may be very many pairs.
     fn compared(&mut self, i: usize, j: usize) -> Option<Agreement> {
+        if let [Some(_), Some(_)] = [self.traces[0].exact(i), self.traces[1].exact(j)] {
+            let verdict = self.judged(i, j);
+            return verdict.verdict.is_pass().then_some(Agreement { verdict, axes: None });
+        }
         let [one, other] = [self.traces[0].value(i)?, self.traces[1].value(j)?];
         let dims = [one.shape().dims(), other.shape().dims()];
         if dims[0].len() != dims[1].len() {
@@ -172,13 +188,12 @@ impl<'a> Search<'a> {
     /// The value of the other model that is a side's one: of its name, else the nearest to a place.
     pub(super) fn elsewhere(&mut self, side: usize, at: usize, near: usize) -> Option<(usize, Agreement)> {
         let (trace, other) = (self.traces[side], 1 - side);
-        let value = trace.value(at)?;
+        let mut dims = trace.dims(at)?.to_vec();
         let result = &trace.results[at];
-        let n_elements = value.shape().n_elements();
-        if n_elements == 0 {
+        let is_one = dims.iter().all(|&size| size == 1);
+        if dims.contains(&0) {
             return None;
         }
-        let mut dims = value.shape().dims().to_vec();
         dims.sort_unstable();
         let by_name: Vec<usize> =
             names(trace, result).filter_map(|name| self.by_name[other].get(name)).flatten().copied().collect();
@@ -190,7 +205,7 @@ impl<'a> Search<'a> {
             }
             let candidate = &self.results(other)[place];
             // A lone number is found everywhere.
-            let may_be = n_elements > 1 || candidate.kind == result.kind && candidate.op_type == result.op_type;
+            let may_be = !is_one || candidate.kind == result.kind && candidate.op_type == result.op_type;
             let (i, j) = if side == 0 { (at, place) } else { (place, at) };
             if may_be && let Some(agreement) = self.agreement(i, j) {
                 return Some((place, agreement));
@@ -251,13 +266,17 @@ impl<'a> Search<'a> {
     }
 
     pub(super) fn is_read(&self, side: usize, at: usize) -> bool {
-        self.traces[side].value(at).is_some()
+        self.traces[side].dims(at).is_some()
     }
 
     /// The verdict on two values as they stand.
     pub(super) fn judged(&self, i: usize, j: usize) -> TensorVerdict {
         let [first, second] = self.traces;
-        judged(&first.results[i].name, [first.value(i), second.value(j)], self.tolerance)
+        let name = &first.results[i].name;
+        match (first.exact(i), second.exact(j)) {
+            (Some(one), Some(other)) => one.judged(other, name),
+            _ => judged(name, [first.value(i), second.value(j)], self.tolerance),
+        }
     }
 }
 
@@ -280,6 +299,13 @@ impl Sample {
 fn names<'a>(trace: &'a Trace, result: &'a RunResult) -> impl Iterator<Item = &'a str> {
     let called = trace.called.get(&result.name).map(String::as_str);
     [Some(result.name.as_str()), called].into_iter().flatten().filter(|name| !name.is_empty())
+}
+
+/// Whether it is letters, an underscore and digits: a value that an exporter counted, of which another's may have the name.
+fn is_counted(name: &str) -> bool {
+    let is_word = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphabetic() || c == '_');
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    name.rsplit_once('_').is_some_and(|(word, number)| is_word(word) && is_number(number))
 }
 
 /// Places of some elements, spread over all.
@@ -366,6 +392,24 @@ mod tests {
             let turned = transposed(&value.view(), &axes).unwrap();
             let array = value.view().to_f64().unwrap().permuted_axes(axes.clone());
             assert_eq!(turned.view().to_f64().unwrap(), array, "{axes:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_exporters_count_are_told_from_others() {
+        for (name, expected) in [
+            ("val_103", true),
+            ("_unsafe_view_14", true),
+            ("add_12", true),
+            ("logits", false),
+            ("x1", false),
+            ("_1", false),
+            ("layers.0.bias_1", false),
+            ("onnx::MatMul_103", false),
+            ("weight_", false),
+            ("", false),
+        ] {
+            assert_eq!(is_counted(name), expected, "{name}");
         }
     }
 

@@ -126,11 +126,22 @@ impl Input {
 
 /// Why a model with such an input is not run, and what to do.
 fn not_fed(info: &ValueInfoProto) -> String {
+    let declared = info.r#type.as_ref();
+    let instead = match declared.and_then(|declared| declared.value.as_ref()) {
+        Some(type_proto::Value::TensorType(_)) => "make it an initializer",
+        Some(type_proto::Value::SequenceType(_)) => {
+            "make it of inputs that are tensors (a node SequenceConstruct in its place)"
+        }
+        Some(type_proto::Value::OptionalType(_)) => {
+            "make it of an input that is a tensor (a node Optional in its place)"
+        }
+        _ => "make it of inputs that are tensors",
+    };
     format!(
-        "input {:?} is {}: only tensors of numbers and bools are fed; make it an initializer, or align what follows it \
+        "input {:?} is {}: only tensors of numbers and bools are fed; {instead}, or align what follows it \
          (onnx.utils.extract_model cuts a model)",
         info.name(),
-        onnx::type_text(info.r#type.as_ref())
+        onnx::type_text(declared)
     )
 }
 
@@ -520,5 +531,20 @@ mod tests {
         let sequence = ValueInfoProto { name: Some("s".to_owned()), ..ValueInfoProto::default() };
         let graph = GraphProto { input: vec![sequence], ..GraphProto::default() };
         assert!(Input::all_of(&graph).unwrap_err().contains("are fed"));
+    }
+
+    #[test]
+    fn what_is_not_fed_is_said_with_what_to_do_instead() {
+        use crate::onnx::proto::TypeProto;
+        let told = |value| {
+            let r#type = Some(TypeProto { value: Some(value), denotation: None });
+            Input::of(&ValueInfoProto { name: Some("s".to_owned()), r#type, ..ValueInfoProto::default() }).unwrap_err()
+        };
+        let text = type_proto::Tensor { elem_type: Some(8), shape: None };
+        let expected = "only tensors of numbers and bools are fed; make it an initializer, or align what follows it";
+        assert!(told(type_proto::Value::TensorType(text)).contains(expected));
+        let of_sequence = told(type_proto::Value::SequenceType(Box::default()));
+        assert!(of_sequence.contains("a node SequenceConstruct in its place"), "{of_sequence}");
+        assert!(told(type_proto::Value::OptionalType(Box::default())).contains("a node Optional in its place"));
     }
 }

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod counterparts;
+mod exact;
 mod feed_files;
 mod feeds;
 mod npz;
@@ -14,18 +15,20 @@ mod safetensors;
 mod text;
 mod trace;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 pub(super) use self::arguments::Arguments;
 use self::feed_files::Loaded;
 use self::feeds::{Feeds, Input, Made, Offered, Source};
-use self::rows::{Counts, Outputs, Row, Rows};
+use self::rows::{Counts, Outputs, Row, Rows, Told};
 use self::text::Width;
 use self::trace::{Trace, Tracer};
-use super::answer::{json_text, put, put_exact};
+use super::answer::{pretty, put, put_exact, schema};
 use super::apart;
 use super::exit::{Exit, Failure, Outcome, at};
 use super::provenance::Provenance;
@@ -105,8 +108,22 @@ struct Aligned<'a> {
     library: PathBuf,
 }
 
+/// The answer in JSON, its fields in the order of the alphabet.
+#[derive(Serialize)]
+struct Answer<'a> {
+    brief: String,
+    feeds: &'a str,
+    models: [Value; 2],
+    onnxruntime: Value,
+    outputs: Value,
+    rows: Vec<Told<'a>>,
+    schema: String,
+    summary: Value,
+    text: String,
+}
+
 pub(super) fn run(args: &Arguments) -> Outcome {
-    let models = [Model::load(&args.model1)?, Model::load(&args.model2)?];
+    let mut models = [Model::load(&args.model1)?, Model::load(&args.model2)?];
     let fed = fed(args, &models)?;
     let (runtime, library) = loaded(args)?;
     let libraries = args.custom_op_library.iter().map(|path| custom_op_library(path)).collect::<Result<_, _>>()?;
@@ -116,24 +133,26 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         custom_op_libraries: libraries,
         ..SessionSpec::default()
     };
-    let tracer = Tracer { runtime: &runtime, spec };
-    let traced = |at: usize| {
+    let tracer = Tracer { runtime: &runtime, spec, n_left: Cell::new(0) };
+    let protos = models.each_mut().map(|model| std::mem::take(&mut model.proto));
+    let traced = |at: usize, proto: ModelProto| {
         apart::running(&format!("ran {}", models[at].path.display()));
-        let mut trace = tracer.trace(models[at].proto.clone(), &fed.feeds[at].given);
+        let mut trace = tracer.trace(proto, &fed.feeds[at].given);
         trace.called.clone_from(&models[at].called);
         trace
     };
-    let traces = [traced(0), traced(1)];
+    let [first, second] = protos;
+    let traces = [traced(0, first), traced(1, second)];
     let tolerance = args.tolerance.over(Tolerance::for_dtype(DType::F32));
     let Rows { rows, gave_up } = rows::rows([&traces[0], &traces[1]], tolerance.as_ref());
     let title = format!("onnxruntime {}", runtime.version());
     let aligned = Aligned { models: &models, fed: &fed, traces: &traces, rows, gave_up, runtime: title, library };
-    if args.csv {
-        put_exact(&text::csv(&aligned.rows))?;
-    } else {
-        put(&if args.json { aligned.json(args)? } else { aligned.text(args) })?;
+    match args {
+        Arguments { csv: true, .. } => put_exact(&text::csv(&aligned.rows))?,
+        Arguments { json: true, .. } => put_exact(&aligned.json(args)?)?,
+        _ => put(&aligned.text(args))?,
     }
-    Ok(aligned.exit())
+    apart::leave(aligned.exit())
 }
 
 /// Feeds of both models. Errors: a file of them cannot be read; an input has none.
@@ -144,22 +163,22 @@ fn fed(args: &Arguments, models: &[Model; 2]) -> Result<Fed, Failure> {
         let constant = other.constant(input, model)?;
         Some((constant, format!("the initializer of {}", other.path.display())))
     };
-    let files = match args.feeds.as_slice() {
-        [] => return made(args, models).map_err(Failure::from),
-        [one] => [one, one],
-        [one, other] => [one, other],
-        _ => return Err("--feeds: expected one, or one for each model".into()),
+    if args.feeds.len() > 2 {
+        return Err("--feeds: expected one, or one for each model".into());
+    }
+    let loaded = args.feeds.iter().map(|file| feed_files::load(file)).collect::<Result<Vec<_>, _>>()?;
+    let ([one, ..], [.., other]) = (loaded.as_slice(), loaded.as_slice()) else {
+        return made(args, models).map_err(Failure::from);
     };
-    let matched = |model: &Model, other: &Model, file: &Path| {
-        let Loaded { sources, called } = feed_files::load(file)?;
+    let matched = |model: &Model, other: &Model, Loaded { sources, called }: &Loaded| {
         let (inputs_called, whose) = (&model.called, "the tensor of its name");
-        let offered = Offered { sources: &sources, called: &called, inputs_called, whose };
+        let offered = Offered { sources, called, inputs_called, whose };
         feeds::matched(&model.inputs, &offered, |input| Ok(from_other(model, other, input)))
             .map_err(|why| of(model, why))
     };
-    let feeds = [matched(first, second, files[0])?, matched(second, first, files[1])?];
-    let [one, other] = files.map(|file| file.display().to_string());
-    Ok(Fed { feeds, from: if args.feeds.len() == 1 { one } else { format!("{one}, {other}") } })
+    let feeds = [matched(first, second, one)?, matched(second, first, other)?];
+    let names: Vec<_> = args.feeds.iter().map(|file| file.display().to_string()).collect();
+    Ok(Fed { feeds, from: names.join(", ") })
 }
 
 /// Feeds made up for the first model, matched to the second.
@@ -244,14 +263,18 @@ impl Aligned<'_> {
             })
         };
         let rows: Vec<&Row<'_>> = self.rows.iter().collect();
-        let value = json!({
-            "onnxruntime": { "version": self.runtime.rsplit(' ').next(), "library": self.library },
-            "feeds": self.fed.from, "models": [model(0), model(1)], "summary": Counts::of(&self.rows),
-            "outputs": Outputs::of(&self.rows),
-            "rows": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
-            "text": self.head() + &text::text(&rows, Width::Natural) + &self.foot(), "brief": self.text(args),
-        });
-        Ok(json_text("align", value)?)
+        let answer = Answer {
+            brief: self.text(args),
+            feeds: &self.fed.from,
+            models: [model(0), model(1)],
+            onnxruntime: json!({ "version": self.runtime.rsplit(' ').next(), "library": self.library }),
+            outputs: json!(Outputs::of(&self.rows)),
+            rows: self.rows.iter().map(Row::json).collect(),
+            schema: schema("align"),
+            summary: json!(Counts::of(&self.rows)),
+            text: self.head() + &text::text(&rows, Width::Natural) + &self.foot(),
+        };
+        Ok(pretty(&answer)?)
     }
 
     fn text(&self, args: &Arguments) -> String {

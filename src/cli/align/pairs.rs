@@ -9,8 +9,8 @@ use crate::compare::{Kind, RunResult, align};
 pub(super) type Pair = (Option<usize>, Option<usize>);
 
 /// Pairs in the order of their rows: initializers, inputs, results, outputs. Inputs and outputs are paired by name, then
-/// content, then type; an input may be the other model's initializer, by name or content. What is left is paired by edit
-/// distance.
+/// content, then type; outputs by a name that exporters count (`val_103`) last, unless they are equal. An input may be the
+/// other model's initializer, by name or content. What is left is paired by edit distance.
 pub(super) fn pairs(search: &mut Search<'_>) -> Vec<Pair> {
     let inputs = ends(search, Kind::Input);
     let outputs = ends(search, Kind::Output);
@@ -21,8 +21,8 @@ pub(super) fn pairs(search: &mut Search<'_>) -> Vec<Pair> {
         let taken = taken(side);
         (0..search.results(side).len()).filter(|at| !taken.contains(at)).collect::<Vec<_>>()
     });
-    let of = |side: usize, places: &[usize]| places.iter().map(|&at| search.results(side)[at].clone()).collect();
-    let lists: [Vec<RunResult>; 2] = [of(0, &first), of(1, &second)];
+    let of = |side: usize, places: &[usize]| places.iter().map(|&at| &search.results(side)[at]).collect();
+    let lists: [Vec<&RunResult>; 2] = [of(0, &first), of(1, &second)];
     let middle = align(&lists[0], &lists[1]).pairs;
     let middle = middle.into_iter().map(|(i, j)| (i.map(|i| first[i]), j.map(|j| second[j])));
     let is_constant = |pair: &Pair| {
@@ -47,8 +47,10 @@ fn ends(search: &mut Search<'_>, kind: Kind) -> Vec<(usize, usize)> {
     let mut free = [of_kind(search, 0, kind), of_kind(search, 1, kind)];
     let with = |search: &Search<'_>| [of_kind(search, 0, Kind::Initializer), of_kind(search, 1, Kind::Initializer)];
     let mut constants = if kind == Kind::Input { with(search) } else { <[Vec<usize>; 2]>::default() };
-    let ways: [(Belong<'_>, bool); 3] =
-        [(Search::named_alike, true), (Search::agree, true), (Search::typed_alike, false)];
+    // What is fed to inputs of one name is the same, whoever counted them.
+    let by_name: Belong<'_> = if kind == Kind::Output { Search::surely_named_alike } else { Search::named_alike };
+    let ways: [(Belong<'_>, bool); 4] =
+        [(by_name, true), (Search::agree, true), (Search::typed_alike, false), (Search::named_alike, false)];
     for (belong, is_sure) in ways {
         let [first, second] = &mut free;
         taken(search, belong, [first, second], &mut pairs);

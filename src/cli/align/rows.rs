@@ -4,12 +4,15 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::counterparts::Search;
 use super::pairs::{Pair, pairs};
 use super::trace::Trace;
 use crate::compare::{Dim, Kind, RunResult, TensorVerdict, Tolerance, Verdict, distance};
+
+/// What is said of two values that are not equal bit by bit.
+pub(super) const BITS_DIFFER: &str = "bits differ";
 
 /// How two results stand to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -48,6 +51,8 @@ pub(super) struct Row<'a> {
     pub(super) sides: [Option<&'a RunResult>; 2],
     /// What each is by the provenance of its part, such as `layer.weight`.
     pub(super) called: [Option<&'a str>; 2],
+    /// The type of each that is compared bit by bit, as ONNX calls it.
+    pub(super) exact: [Option<&'a str>; 2],
     /// How unlike a pair is.
     pub(super) distance: Option<f64>,
     /// The verdict on each value and its counterpart, the worse of two: the second model's value (candidate) against the
@@ -83,30 +88,97 @@ impl Row<'_> {
         self.symbol == Symbol::Same && self.verdict.as_ref().is_none_or(|verdict| verdict.verdict.is_pass())
     }
 
-    pub(super) fn json(&self) -> Value {
+    /// Why the verdict is what it is, where that says something.
+    pub(super) fn reason(&self) -> Option<&str> {
+        let verdict = self.verdict.as_ref()?;
+        Some(if verdict.verdict == Verdict::Mismatch && self.is_exact() {
+            BITS_DIFFER
+        } else {
+            verdict.verdict.words().1
+        })
+    }
+
+    /// Whether both sides are of a type that is compared bit by bit.
+    pub(super) fn is_exact(&self) -> bool {
+        self.exact.iter().all(Option::is_some)
+    }
+
+    /// The type of a side, where it is known.
+    pub(super) fn dtype(&self, at: usize) -> Option<String> {
+        let known = self.sides[at]?.dtype.map(|dtype| dtype.to_string());
+        known.or_else(|| self.exact[at].map(str::to_owned))
+    }
+
+    pub(super) fn json(&self) -> Told<'_> {
         let side = |at: usize| {
-            self.sides[at].map(|of| {
-                json!({
-                    "kind": of.kind, "dtype": of.dtype.map(|dtype| dtype.to_string()), "shape": of.shape,
-                    "signature": of.signature, "op_type": of.op_type, "name": of.name, "of": self.called[at],
-                })
+            self.sides[at].map(|of| ToldSide {
+                dtype: self.dtype(at),
+                kind: of.kind,
+                name: &of.name,
+                of: self.called[at],
+                op_type: &of.op_type,
+                shape: of.shape.as_deref(),
+                signature: &of.signature,
             })
         };
         let (transposed, counterparts) = match &self.standing {
-            Standing::Transposed(axes) => (Some(axes), None),
+            Standing::Transposed(axes) => (Some(axes.as_slice()), None),
             Standing::Elsewhere(rows) => (None, Some(rows)),
             Standing::Pair | Standing::Alone => (None, None),
         };
         let metrics = self.verdict.as_ref().and_then(|verdict| verdict.metrics.as_ref());
-        let told = metrics.map(|metrics| serde_json::to_value(metrics).unwrap_or_default());
-        let number = |key: &str| told.as_ref().map(|told| told[key].clone()).unwrap_or_default();
-        let (verdict, reason) = self.verdict.as_ref().map(|verdict| verdict.verdict.words()).unzip();
-        json!({
-            "row": self.number, "symbol": self.symbol, "first": side(0), "second": side(1),
-            "distance": self.distance, "max_abs": number("max_abs"), "max_rel_to_max": number("max_rel_to_max"),
-            "verdict": verdict, "reason": reason, "transposed": transposed, "counterparts": counterparts,
-        })
+        Told {
+            counterparts,
+            distance: self.distance,
+            first: side(0),
+            max_abs: metrics.map(|metrics| number(metrics.max_abs)),
+            max_rel_to_max: metrics.map(|metrics| number(metrics.max_rel_to_max)),
+            reason: self.reason(),
+            row: self.number,
+            second: side(1),
+            symbol: self.symbol,
+            transposed,
+            verdict: self.verdict.as_ref().map(|verdict| verdict.verdict.words().0),
+        }
     }
+}
+
+/// A number, or "inf", "-inf" or "nan", which JSON has no numbers for.
+fn number(value: f64) -> Value {
+    if value.is_finite() {
+        value.into()
+    } else if value.is_nan() {
+        "nan".into()
+    } else {
+        if value > 0. { "inf" } else { "-inf" }.into()
+    }
+}
+
+/// A row in JSON. Its fields stand in the order of the alphabet, as those of other answers.
+#[derive(Debug, Serialize)]
+pub(super) struct Told<'a> {
+    counterparts: Option<&'a [Option<usize>; 2]>,
+    distance: Option<f64>,
+    first: Option<ToldSide<'a>>,
+    max_abs: Option<Value>,
+    max_rel_to_max: Option<Value>,
+    reason: Option<&'a str>,
+    row: usize,
+    second: Option<ToldSide<'a>>,
+    symbol: Symbol,
+    transposed: Option<&'a [usize]>,
+    verdict: Option<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+struct ToldSide<'a> {
+    dtype: Option<String>,
+    kind: Kind,
+    name: &'a str,
+    of: Option<&'a str>,
+    op_type: &'a str,
+    shape: Option<&'a [Dim]>,
+    signature: &'a str,
 }
 
 /// The rows of two lists.
@@ -120,10 +192,11 @@ pub(super) fn rows<'a>(traces: [&'a Trace; 2], tolerance: Option<&'a Tolerance>)
         let (symbol, distance, verdict) = match (i, j, sides) {
             (Some(i), Some(j), [Some(one), Some(other)]) => {
                 let distance = distance(one, other);
-                // Letters of what nobody read say nothing.
-                let is_read = first.value(i).is_some() && second.value(j).is_some();
-                let symbol = if distance == 0. && is_read { Symbol::Same } else { Symbol::Paired };
                 let verdict = search.judged(i, j);
+                // Letters say nothing of what nobody read, nor of what is compared bit by bit.
+                let is_read = first.value(i).is_some() && second.value(j).is_some();
+                let is_same = distance == 0. && (is_read || verdict.verdict.is_pass());
+                let symbol = if is_same { Symbol::Same } else { Symbol::Paired };
                 if verdict.verdict.is_pass() {
                     search.relate(i, j);
                 }
@@ -133,7 +206,9 @@ pub(super) fn rows<'a>(traces: [&'a Trace; 2], tolerance: Option<&'a Tolerance>)
             _ => (Symbol::Gone, None, None),
         };
         let called = [(first, sides[0]), (second, sides[1])].map(|(trace, side)| trace.called(side?));
-        rows.push(Row { number: at + 1, symbol, sides, called, distance, verdict, standing: Standing::Pair });
+        let exact = [i.and_then(|i| first.exact(i)), j.and_then(|j| second.exact(j))];
+        let exact = exact.map(|exact| Some(exact?.dtype.as_str()));
+        rows.push(Row { number: at + 1, symbol, sides, called, exact, distance, verdict, standing: Standing::Pair });
     }
     let mut places = [HashMap::new(), HashMap::new()];
     for (row, &(i, j)) in rows.iter().zip(&pairs) {
@@ -232,10 +307,16 @@ fn namesake(search: &mut Search<'_>, side: usize, at: usize) -> Option<(usize, T
     let other = search.namesake(side, at)?;
     let (i, j) = if side == 0 { (at, other) } else { (other, at) };
     let verdict = search.judged(i, j);
-    // Two exporters count their values apart: `add_3` of the one may be any other of the other.
-    let is_counted = search.results(0)[i].kind == Kind::Result;
-    let is_one = verdict.metrics.is_some() && (!is_counted || search.is_one_value(i, j, &verdict));
-    is_one.then_some((other, verdict))
+    // Two exporters count their values apart: `add_3` of the one may be any other of the other, and so may a lone number.
+    let one = &search.results(0)[i];
+    let is_alone = one.kind == Kind::Initializer && one.shape.as_ref().is_some_and(|dims| dims.iter().all(is_one));
+    let is_counted = one.kind == Kind::Result || is_alone && !search.truly_named_alike(i, j);
+    let is_compared = verdict.metrics.is_some() || verdict.verdict == Verdict::Mismatch;
+    (is_compared && (!is_counted || search.is_one_value(i, j, &verdict))).then_some((other, verdict))
+}
+
+fn is_one(dim: &Dim) -> bool {
+    *dim == Dim::Known(1)
 }
 
 /// The rows that tell most, in their order: pairs outside tolerance, then what one model has alone or otherwise,

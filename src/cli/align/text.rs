@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::rows::{Counts, Outputs, Row, Standing, kind_text, shape_text};
+use super::rows::{BITS_DIFFER, Counts, Outputs, Row, Standing, kind_text, shape_text};
 use crate::base::quoted::{printable, quoted};
 use crate::cli::table;
 use crate::compare::{RunResult, Verdict, distance_text};
@@ -151,9 +151,9 @@ fn shrunk(needed: Columns, room: usize) -> Option<Columns> {
 /// Both sides, named as their user calls them where that is known.
 fn cells_of(row: &Row<'_>) -> [Option<[String; 6]>; 2] {
     [0, 1].map(|at| {
-        let [parts @ .., name] = cell(row.sides[at]?);
+        let [kind, _, shape, signature, op, name] = cell(row.sides[at]?);
         let name = row.called[at].map_or(name, table::escape);
-        let [kind, dtype, shape, signature, op] = parts;
+        let dtype = row.dtype(at).unwrap_or_default();
         Some([kind, dtype, shape, signature, op, name])
     })
 }
@@ -177,6 +177,8 @@ fn delta(row: &Row<'_>) -> String {
         Some(metrics) => format!("a={} r={}", distance_text(metrics.max_abs), distance_text(metrics.max_rel_to_max)),
         None => match (&verdict.verdict, &row.standing) {
             (_, Standing::Alone) => "no counterpart".to_owned(),
+            (verdict, _) if verdict.is_pass() => "same bits".to_owned(),
+            (Verdict::Mismatch, _) if row.is_exact() => BITS_DIFFER.to_owned(),
             (Verdict::Mismatch, _) => "shapes differ".to_owned(),
             _ => "not compared".to_owned(),
         },
@@ -227,10 +229,10 @@ pub(super) fn csv(rows: &[Row<'_>]) -> String {
     let mut text = line(&header);
     for row in rows {
         let mut cells = vec![row.number.to_string(), row.symbol.text().to_owned()];
-        for side in &row.sides {
+        for (at, side) in row.sides.iter().enumerate() {
             let parts = side.map(|side| {
-                let [kind, dtype, shape, signature, op, name] = cell(side);
-                [kind, dtype, shape, signature, as_text(&op), as_text(&name)]
+                let [kind, _, shape, signature, op, name] = cell(side);
+                [kind, row.dtype(at).unwrap_or_default(), shape, signature, as_text(&op), as_text(&name)]
             });
             cells.extend(parts.unwrap_or_default());
         }
@@ -239,8 +241,8 @@ pub(super) fn csv(rows: &[Row<'_>]) -> String {
             metrics.map(|metrics| [metrics.max_abs, metrics.max_rel_to_max].map(|value| format!("{value:e}")));
         cells.push(row.distance.map(|distance| distance.to_string()).unwrap_or_default());
         cells.extend(numbers.unwrap_or_default());
-        let words = row.verdict.as_ref().map(|verdict| verdict.verdict.words()).unwrap_or_default();
-        cells.extend([words.0.to_owned(), as_text(words.1)]);
+        let word = row.verdict.as_ref().map_or("", |verdict| verdict.verdict.words().0);
+        cells.extend([word.to_owned(), as_text(row.reason().unwrap_or_default())]);
         text += &line(&cells);
     }
     text
@@ -279,7 +281,8 @@ mod tests {
     }
 
     fn row<'a>(number: usize, symbol: Symbol, sides: [Option<&'a RunResult>; 2]) -> Row<'a> {
-        Row { number, symbol, sides, called: [None; 2], distance: None, verdict: None, standing: Standing::Pair }
+        let [called, exact] = [[None; 2]; 2];
+        Row { number, symbol, sides, called, exact, distance: None, verdict: None, standing: Standing::Pair }
     }
 
     #[test]

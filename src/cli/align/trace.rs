@@ -1,9 +1,11 @@
 //! A model run once with every value an output, as a list in the order of execution.
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde::{Serialize, Serializer};
 
+use super::exact::Exact;
 use super::feeds::Source;
 use crate::compare::{Dim, Kind, RunResult, signature};
 use crate::onnx::proto::tensor_proto::DataType;
@@ -13,6 +15,10 @@ use crate::protocol::message::SessionSpec;
 use crate::runtime::{self, FeedsError, Runtime, RuntimeError, leased};
 use crate::tensor::{TensorBuf, TensorView};
 
+/// Bytes of a model whose session is not worth freeing, for the process ends soon; and how many such there are.
+const SMALL_BYTES: usize = 4 << 20;
+const MOST_SESSIONS: usize = 8;
+
 /// Signature where there is no value to be looked at.
 const UNKNOWN: &str = "????";
 
@@ -21,13 +27,20 @@ const UNKNOWN: &str = "????";
 pub(super) enum Held {
     Constant(NamedTensor),
     Computed(TensorBuf),
+    Exact(Exact),
 }
 
 impl Held {
-    pub(super) fn view(&self) -> TensorView<'_> {
+    fn of_constant(tensor: &TensorProto) -> Option<Self> {
+        let known = NamedTensor::from_proto(tensor).ok().map(Self::Constant);
+        known.or_else(|| Exact::of(tensor).map(Self::Exact))
+    }
+
+    fn view(&self) -> Option<TensorView<'_>> {
         match self {
-            Held::Constant(tensor) => tensor.view(),
-            Held::Computed(tensor) => tensor.view(),
+            Held::Constant(tensor) => Some(tensor.view()),
+            Held::Computed(tensor) => Some(tensor.view()),
+            Held::Exact(_) => None,
         }
     }
 }
@@ -47,7 +60,7 @@ pub(super) struct Trace {
     pub(super) called: HashMap<String, String>,
     /// The node at which it did not go on, and why.
     pub(super) error: Option<String>,
-    /// Values that are no tensors of a dtype that torch has, and sparse initializers.
+    /// Computed values that are no tensors of a dtype that torch has, constants that nobody can read, and sparse ones.
     pub(super) not_shown: Vec<String>,
     /// Nodes into whose bodies nobody looks: what they give is in the list, the values inside are not.
     pub(super) closed: Vec<String>,
@@ -81,16 +94,14 @@ impl Origin<'_> {
 }
 
 impl Given {
-    fn of(node: &NodeProto, placed: &HashMap<&str, usize>) -> Self {
+    fn of(node: NodeProto, placed: &HashMap<String, usize>) -> Self {
         let domain = if node.domain() == "ai.onnx" { "" } else { node.domain() };
-        let mut attributes = node.attribute.clone();
+        let op = [node.op_type(), domain, node.overload()].map(str::to_owned);
+        let reads = node.input.iter().map(|name| placed.get(name.as_str()).copied()).collect();
+        let mut attributes = node.attribute;
         attributes.sort_by(|one, other| one.name().cmp(other.name()));
         attributes.iter_mut().for_each(|attribute| attribute.doc_string = None);
-        Self {
-            op: [node.op_type(), domain, node.overload()].map(str::to_owned),
-            attributes,
-            reads: node.input.iter().map(|name| placed.get(name.as_str()).copied()).collect(),
-        }
+        Self { op, attributes, reads }
     }
 }
 
@@ -98,6 +109,8 @@ impl Given {
 pub(super) struct Tracer<'a> {
     pub(super) runtime: &'a dyn Runtime,
     pub(super) spec: SessionSpec,
+    /// Sessions that were not freed.
+    pub(super) n_left: Cell<usize>,
 }
 
 /// Why a model did not run.
@@ -116,7 +129,21 @@ type Values = HashMap<String, TensorBuf>;
 impl Trace {
     /// The value of a result of the list.
     pub(super) fn value(&self, at: usize) -> Option<TensorView<'_>> {
-        Some(self.held[self.values[at]?].view())
+        self.held[self.values[at]?].view()
+    }
+
+    /// The value of a result of the list that is of a type which torch does not have.
+    pub(super) fn exact(&self, at: usize) -> Option<&Exact> {
+        if let Held::Exact(exact) = &self.held[self.values[at]?] { Some(exact) } else { None }
+    }
+
+    /// Dimensions of a value that was read.
+    pub(super) fn dims(&self, at: usize) -> Option<&[i64]> {
+        match &self.held[self.values[at]?] {
+            Held::Constant(tensor) => Some(tensor.desc.shape.dims()),
+            Held::Computed(tensor) => Some(tensor.desc().shape.dims()),
+            Held::Exact(exact) => Some(&exact.dims),
+        }
     }
 
     /// The node that gives a result of the list.
@@ -137,17 +164,19 @@ impl Trace {
     }
 
     fn push(&mut self, kind: Kind, name: &str, op_type: &str, value: Option<usize>) {
-        let tensor = value.map(|at| self.held[at].view());
-        let dims = |tensor: &TensorView<'_>| tensor.shape().dims().iter().map(|&dim| Dim::Known(dim)).collect();
-        self.results.push(RunResult {
+        let at = self.values.len();
+        self.values.push(value);
+        let dims = |dims: &[i64]| dims.iter().map(|&dim| Dim::Known(dim)).collect();
+        let (tensor, shape) = (self.value(at), self.dims(at).map(dims));
+        let result = RunResult {
             kind,
             dtype: tensor.as_ref().map(TensorView::dtype),
-            shape: tensor.as_ref().map(dims),
+            shape,
             signature: tensor.as_ref().map_or_else(|| UNKNOWN.to_owned(), signature),
             op_type: op_type.to_owned(),
             name: name.to_owned(),
-        });
-        self.values.push(value);
+        };
+        self.results.push(result);
     }
 }
 
@@ -172,7 +201,7 @@ impl Tracer<'_> {
         let graph = model.graph.get_or_insert_default();
         let mut places: HashMap<String, usize> = HashMap::new();
         for tensor in &graph.initializer {
-            let value = NamedTensor::from_proto(tensor).ok().map(|tensor| trace.hold(Held::Constant(tensor)));
+            let value = Held::of_constant(tensor).map(|value| trace.hold(value));
             if value.is_none() {
                 trace.not_shown.push(format!("{:?}: an initializer of {}", tensor.name(), dtype_text(tensor)));
             }
@@ -190,20 +219,21 @@ impl Tracer<'_> {
         }
         let (mut values, n_run) = self.values(&model, feeds, &mut trace);
         let graph = model.graph.get_or_insert_default();
-        let mut placed: HashMap<&str, usize> = HashMap::new();
+        let mut placed: HashMap<String, usize> = HashMap::new();
         let sources = graph.initializer.iter().map(|tensor| tensor.name());
         let sources = sources.chain(feeds.iter().map(|feed| feed.name.as_str()));
-        placed.extend(sources.enumerate().map(|(at, name)| (name, at)));
-        for node in &graph.node[..n_run] {
+        placed.extend(sources.enumerate().map(|(at, name)| (name.to_owned(), at)));
+        for mut node in std::mem::take(&mut graph.node).into_iter().take(n_run) {
+            let (outputs, op_type) = (std::mem::take(&mut node.output), node.op_type().to_owned());
             trace.nodes.push(Given::of(node, &placed));
-            for (output, name) in node.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
-                let value = values.remove(name).map(|value| trace.hold(Held::Computed(value)));
+            for (output, name) in outputs.into_iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+                let value = values.remove(&name).map(|value| trace.hold(Held::Computed(value)));
                 places.extend(value.map(|at| (name.clone(), at)));
                 let at = trace.results.len();
                 trace.given_by.insert(at, (trace.nodes.len() - 1, output));
+                let op_type = if choices.contains(&name) { "If" } else { &op_type };
+                trace.push(Kind::Result, &name, op_type, value);
                 placed.insert(name, at);
-                let op_type = if choices.contains(name) { "If" } else { node.op_type() };
-                trace.push(Kind::Result, name, op_type, value);
             }
         }
         if trace.error.is_none() {
@@ -298,7 +328,8 @@ impl Tracer<'_> {
     }
 
     fn fetch(&self, model: &ModelProto, feeds: &[Source]) -> Result<Values, Failed> {
-        let session = self.runtime.build(&runtime::Model::encode(model), &self.spec).map_err(Failed::Run)?;
+        let encoded = runtime::Model::encode(model);
+        let session = self.runtime.build(&encoded, &self.spec).map_err(Failed::Run)?;
         let by_name: HashMap<&str, &Source> = feeds.iter().map(|feed| (feed.name.as_str(), feed)).collect();
         let fed = |name: &str| by_name.get(name).map(|feed| feed.tensor.view());
         let no_feed = |name: &str| Failed::Other(format!("input {name:?} has no feed"));
@@ -306,7 +337,12 @@ impl Tracer<'_> {
         let lease = leased(&inputs.collect::<Result<Vec<_>, _>>()?).map_err(Failed::Feeds)?;
         let (fetched, _) = session.fetch(&lease).map_err(Failed::Run)?;
         let names = session.outputs().iter().map(|output| output.name.to_string());
-        Ok(names.zip(fetched).collect())
+        let values = names.zip(fetched).collect();
+        if encoded.bytes.len() < SMALL_BYTES && self.n_left.get() < MOST_SESSIONS {
+            self.n_left.set(self.n_left.get() + 1);
+            std::mem::forget(session);
+        }
+        Ok(values)
     }
 }
 
@@ -330,11 +366,11 @@ fn beginning(model: &ModelProto, n_nodes: usize, left_out: &BTreeSet<(String, St
     let whole = model.graph.as_ref().ok_or_else(|| Failed::Other("the model has no graph".to_owned()))?;
     let nodes: Vec<NodeProto> = whole.node[..n_nodes].to_vec();
     let out: HashSet<&str> = left_out.iter().map(|(name, _)| name.as_str()).collect();
-    let used: BTreeSet<String> = nodes.iter().flat_map(onnx::uses).map(str::to_owned).collect();
-    let names: Vec<String> = nodes.iter().flat_map(|node| &node.output).cloned().collect();
-    let names: Vec<String> =
-        names.into_iter().filter(|name| !name.is_empty() && !out.contains(name.as_str())).collect();
-    let produced: HashSet<&str> = names.iter().map(String::as_str).collect();
+    let read = &whole.node[..n_nodes];
+    let used: HashSet<&str> = read.iter().flat_map(onnx::uses).collect();
+    let names = read.iter().flat_map(|node| &node.output).map(String::as_str);
+    let names: Vec<&str> = names.filter(|name| !name.is_empty() && !out.contains(name)).collect();
+    let produced: HashSet<&str> = names.iter().copied().collect();
     // What is declared of an output may be wrong of a value inside; the runtime infers it anyway.
     let outputs = whole.output.iter().filter(|output| produced.contains(output.name())).cloned().collect();
     let graph = GraphProto {

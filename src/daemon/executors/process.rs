@@ -14,7 +14,7 @@ use crate::base::files::is_locked;
 use crate::base::identity::Identity;
 use crate::base::ids::{ClientId, ExecutorId};
 use crate::base::limits;
-use crate::base::process::{no_thread, own_command, resident_bytes};
+use crate::base::process::{NO_TELEMETRY, no_thread, own_command, resident_bytes};
 use crate::base::sync::lock;
 use crate::confine::Confined;
 use crate::daemon::executors::link::{Link, NoAnswer, Patience};
@@ -168,6 +168,7 @@ impl Executor {
         };
         // With it, torch's attention by cuDNN takes another layout of logsumexp for granted than it tells.
         command.env_remove("TORCH_CUDNN_SDPA_AVOID_RECOMPILE");
+        command.env(NO_TELEMETRY.0, NO_TELEMETRY.1);
         let oom_kills = OomKills::now();
         let started = launch.spawn(id, command);
         let (mut child, stream, log) = started.map_err(|error| match torch_program {

@@ -110,7 +110,8 @@ fn rewritten_for(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<P
     let (builder, shares_threads) = (options(loaded, spec)?, own_threads(spec)?.is_none());
     let (rewritten, kernels) = with_kernels(loaded, model, spec)?;
     let model = rewritten.as_ref().unwrap_or(model);
-    let kept = match model.has_transposed_outputs {
+    // Without optimizers nobody takes them away.
+    let kept = match model.has_transposed_outputs && spec.optimization != Optimization::Disable {
         true => Some(Model::encode(&onnx::keep_transposed_outputs(onnx::decode(model.bytes.clone())?))),
         false => None,
     };
