@@ -179,7 +179,7 @@ def command(seen: Examination, name: str, *arguments: str) -> Any:
 def _kinds(command: str, said: Any) -> Iterator[tuple[str, str]]:
     """(value, kind) of what a command says of a graph and of its outputs."""
     if command == "ls":
-        for graph in said.get("graphs", ()):
+        for graph in (graph for graph in said.get("graphs", ()) if graph["parts"]):  # without: it ran in eager
             counts = [step["verdicts"] or {} for part in graph["parts"] for step in part["steps"]]
             yield graph["name"], _worst(kind for of in counts for kind, count in of.items() if count)
     elif command in ("compare", "replay"):
