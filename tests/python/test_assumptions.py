@@ -65,6 +65,33 @@ def test_a_size_that_is_one_number_is_fixed_and_one_that_is_even_is_not(
     assert (found.fixed, list(found.lines())) == (fixed, lines)
 
 
+def reshaped(x: Tensor, y: Tensor) -> Tensor:
+    """x[b, n], y[c, 4]: what GPT-2 does to an embedding, and Whisper to its keys."""
+    return x.reshape(-1, 4).reshape(y.shape[0], -1, 4) + y[:, None]
+
+
+def test_what_holds_since_sizes_are_equal_is_left_out() -> None:
+    found = assumed_of(lambda x, y: (x + y[:, :1], reshaped(x, y)), torch.ones(3, 8), torch.ones(3, 4))
+    (equality,) = found.relations
+    assert set(equality.split(" == ")) == {"x.shape[0]", "y.shape[0]"}
+
+
+def test_a_product_and_a_quotient_read_as_python_computes_them() -> None:
+    found = assumed_of(reshaped, torch.ones(3, 8), torch.ones(3, 4))
+
+    def hold(line: str, n: int, m: int) -> bool:
+        return bool(eval(line, {"x": torch.ones(n, 8), "y": torch.ones(m, 4)}))
+
+    for n, m in ((3, 3), (5, 5), (6, 4)):
+        assert all(hold(line, n, m) for line in found.relations), (n, m)
+    for line in (
+        "8 * x.shape[0] % (4 * y.shape[0]) == 0",
+        "2 * x.shape[0] == y.shape[0] * (2 * x.shape[0] // y.shape[0])",
+    ):
+        assert line in found.relations
+        assert not hold(line, 3, 4)
+
+
 def test_lines_are_printed_of_what_is_known_in_order() -> None:
     known = Assumptions(relations={"a != b": "x.py:1"}, bounds=[bounds("a", most=9), bounds("b", least=0)], fixed={})
     assert known.lines() == {"a != b": "x.py:1", "a >= 2": "", "a <= 9": ""}

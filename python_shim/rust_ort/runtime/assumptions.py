@@ -189,6 +189,14 @@ class _Facts:
                 self.most[one] = min(
                     self.most[one], self.most[other], key=lambda end: math.inf if end[0] is None else end[0]
                 )
+        self.facts = [fact for fact in self.facts if not self._is_of_equal_sizes(fact)]
+
+    def _is_of_equal_sizes(self, fact: _Fact) -> bool:
+        """Whether a fact holds since sizes in it are equal, and is not what makes them so."""
+        if fact.relation not in ("==", ">=") or self._equal_symbols(fact)[0] is not None:
+            return False
+        same = {symbol: self.stands_for(symbol) for symbol in fact.difference.free_symbols}
+        return bool(sympy.expand(fact.difference.xreplace(same)) == 0)
 
     def _equal_symbols(self, fact: _Fact) -> tuple[Any, Any]:
         terms = fact.difference.as_coefficients_dict() if fact.relation == "==" else {}
@@ -294,7 +302,7 @@ def _sum(terms: Sequence[tuple[Any, Any]]) -> str:
         if not term.free_symbols:
             texts.append(str(number * term))
         else:
-            texts.append(_text(term) if number == 1 else f"{number} * {_text(term)}")
+            texts.append(_text(term) if number == 1 else f"{number} * {_factor(term)}")
     return " + ".join(texts) or "0"
 
 
@@ -306,8 +314,17 @@ def _text(term: Any) -> str:
         minus = [(part, -number) for part, number in terms.items() if number < 0]
         return f"({plus}{''.join(f' - {_sum([pair])}' for pair in minus)})"
     if term.is_Mul:
-        return " * ".join(_text(part) for part in term.args)
-    if type(term).__name__ in ("FloorDiv", "Mod", "PythonMod"):
-        sign = "//" if type(term).__name__ == "FloorDiv" else "%"
-        return f"{_text(term.args[0])} {sign} {_text(term.args[1])}"
+        return " * ".join(map(_factor, term.args))
+    if type(term).__name__ in QUOTIENTS:
+        divisor = f"({_text(term.args[1])})" if term.args[1].is_Mul else _factor(term.args[1])
+        return f"{_text(term.args[0])} {QUOTIENTS[type(term).__name__]} {divisor}"
     return str(torch_private.python_printer()().doprint(term))
+
+
+QUOTIENTS = {"FloorDiv": "//", "Mod": "%", "PythonMod": "%"}
+"""{torch's function of sizes: Python's sign of it, which binds as `*` does}."""
+
+
+def _factor(term: Any) -> str:
+    """Behind a `*`."""
+    return f"({_text(term)})" if type(term).__name__ in QUOTIENTS else _text(term)
