@@ -67,18 +67,21 @@ def to_onnx(
     calls with equal bodies share and take parameters as inputs; or patterns of the submodules' paths or classes,
     ["decoder.*", "Attention"]. custom_translations: {torch operator: onnxscript function}.
 
-    Inputs are the tensors among the arguments, in their order: `x`, `cache_layers_0_keys`; also one that nothing reads.
-    Numbers, strings and None among the arguments are constants of the model. Outputs are the tensors in what the model
-    returns, under their names there (`logits`), else `output`, `output_0`; one named like an input has a number behind
-    it. Buffers, and tensors that the program has from elsewhere, are initializers. What else a program does, to its
-    attributes or a file, is not in the model. A model that computes in bfloat16 on the CPU is written with a warning:
-    its provider needs `rust-ort widen`. What torch assumed of dynamic sizes is in metadata_props["rust_ort.assumes"],
-    one a line, `x.shape[0] == y.shape[0]`: the model is right for sizes of which that holds. Where torch has 2 as the
-    least size, 1 is tried: `>= 1` where the graph then gives eager's results.
+    Inputs are the tensors among the arguments, in their order: `x`, `cache_layers_0_keys`; also one that nothing reads,
+    or of which sizes alone are read, by Shape where they are dynamic. Numbers, strings and None among the arguments are
+    constants of the model. Outputs are the tensors in what the model returns, under their names there (`logits`), else
+    `output`, `output_0`; one named like an input has a number behind it. Buffers, and tensors that the program has from
+    elsewhere, are initializers. What else a program does, to its attributes, a logger or a file, is not in the model;
+    nor is a write into a buffer or parameter that each call overwrites whole before it reads it. A model that computes
+    in bfloat16 on the CPU is written with a warning: its provider needs `rust-ort widen`. What torch assumed of dynamic
+    sizes is in metadata_props["rust_ort.assumes"], one a line, `x.shape[0] == y.shape[0]`: the model is right for sizes
+    of which that holds. Where torch has 2 as the least size, 1 is tried: `>= 1` where the graph then gives eager's
+    results.
 
     Errors: ClientError where the graph breaks, where a node has no ONNX form (each is named, with its line), and where
-    the forward writes into a parameter, buffer or argument; OptionError for an argument, and where the program fixes a
-    size that is to be dynamic; OSError where nothing can be written to `path`; what the model raises.
+    the forward writes into an argument, or otherwise into a parameter or buffer; OptionError for an argument, and where
+    the program fixes a size that is to be dynamic; OSError where nothing can be written to `path`; what the model
+    raises.
     """
     if unknown:
         raise _unknown(model, unknown)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rust_ort import torch_private
 from rust_ort.errors import ClientError, OptionError
-from rust_ort.export.forward_model import ForwardGraph, forward_graph, translated, written_inputs
+from rust_ort.export.forward_model import ForwardGraph, forward_graph, overwritten_inputs, translated, written_inputs
 from rust_ort.export.model_file import ModelOutput
 from rust_ort.export.text import one_line
 from rust_ort.export.translate import Translated
@@ -29,8 +29,8 @@ from rust_ort.runtime.forward_names import Names, in_words, names_of_sizes, trac
 
 @dataclass(kw_only=True)
 class Forward:
-    """The forward of a call, in ONNX. size_names: as names_of_sizes gives them. right_at_one: sizes, in words, of which
-    1 was tried."""
+    """The forward of a call, in ONNX. size_names: as names_of_sizes gives them. overwritten: members that it writes
+    into and does not read. right_at_one: sizes, in words, of which 1 was tried."""
 
     call: Call
     captured: Captured
@@ -40,6 +40,7 @@ class Forward:
     assumed: Assumptions
     size_names: dict[str, str]
     outputs: list[ModelOutput]
+    overwritten: list[Tensor]
     right_at_one: set[str] = field(default_factory=set)
 
     def right_at(self, sizes: Iterable[DynamicSize]) -> None:
@@ -52,7 +53,16 @@ class Forward:
 
 
 def forward(model: Any, call: Callable[[], Call], options: Options) -> Forward:
-    """The forward in ONNX. call: makes one, of the same arguments again each time.
+    """The forward in ONNX. call: makes one, of the same arguments again each time. Errors: ClientError, OptionError."""
+    made = _of_any_size(model, call, options)
+    # A forward that fills a buffer in its first call alone reads it in the next, which finds what it held before.
+    if made.overwritten and _difference(model, made, call()):
+        raise _writes([made.names.of_tensor(tensor, "") for tensor in made.overwritten], model)
+    return made
+
+
+def _of_any_size(model: Any, call: Callable[[], Call], options: Options) -> Forward:
+    """The forward, right for the sizes that are to be dynamic.
 
     torch fixes a size of 0 or 1, and takes any other for 2 or more. Where a 1 is to be dynamic, the example has 2
     elements in its place, and the graph is run once on the example as it is, for eager's results. A program that does
@@ -119,20 +129,41 @@ def _apart_error(small: Sequence[DynamicSize], why: str) -> OptionError:
 
 def _traced(model: Any, call: Call, options: Options) -> Forward:
     custom = options.custom_translations
+    with contextlib.ExitStack() as after:
 
-    def check(made: Captured) -> None:
-        _check_writes(model, call.leaves, made)
+        def check(made: Captured) -> None:
+            after.enter_context(_kept(_overwritten(model, call.leaves, made)))
 
-    captured = capture(model, call.args, call.kwargs, call.sizes, custom, check)
+        captured = capture(model, call.args, call.kwargs, call.sizes, custom, check)
     names = Names(model, call.leaves, captured)
+    overwritten = _overwritten(model, call.leaves, captured)
+    _check_returned(model, names, captured, overwritten)
     graph = forward_graph(captured.graph, own_sizes=call.own_sizes)
     onnx = translated(graph, name=_model_name(model), opset=opset_of(options), custom=custom)
     assumed = names.assumptions()
-    size_names = names_of_sizes(captured, graph, call.sizes, assumed)
     return Forward(
-        call=call, captured=captured, names=names, graph=graph, onnx=onnx, assumed=assumed, size_names=size_names,
+        call=call,
+        captured=captured,
+        names=names,
+        graph=graph,
+        onnx=onnx,
+        assumed=assumed,
+        size_names=names_of_sizes(captured, graph, call.sizes, assumed),
         outputs=names.outputs(graph),
-    )  # fmt: skip
+        overwritten=overwritten,
+    )
+
+
+@contextlib.contextmanager
+def _kept(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Restores what tensors hold."""
+    before = [tensor.detach().clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(tensors, before, strict=True):
+                tensor.copy_(value)
 
 
 def _difference(model: Any, made: Forward, call: Call) -> str:
@@ -143,20 +174,19 @@ def _difference(model: Any, made: Forward, call: Call) -> str:
         tensor = made.captured.inputs[position]
         inputs[name] = instead.get(id(tensor), tensor)
     placeholders = made.graph.module.graph.find_nodes(op="placeholder")
-    with torch.no_grad():
+    with torch.no_grad(), _kept(made.overwritten):  # until the end: what is returned may be views of them
         try:
             got = made.graph.module(*(inputs[node.name] for node in placeholders))
         except Exception as error:  # whatever an operator raises
             return f"its graph fails on the example: {one_line(str(error))}"
-        result = model(*call.args, **call.kwargs)
-    expected = [leaf for _, leaf in named_values(result) if isinstance(leaf, Tensor)]
-    if len(expected) != len(made.outputs):
-        return f"it has {len(made.outputs)} outputs, of the example {len(expected)}"
-    for output, reference in zip(made.outputs, expected, strict=True):
-        if isinstance(output.value, int) and not _close(got[output.value], reference):
-            shapes = [str(list(tensor.shape)) for tensor in (got[output.value], reference)]
-            what = "other values" if shapes[0] == shapes[1] else f"{shapes[0]}, not {shapes[1]}"
-            return f"its graph gives {what} in {output.name} of the example"
+        expected = [leaf for _, leaf in named_values(model(*call.args, **call.kwargs)) if isinstance(leaf, Tensor)]
+        if len(expected) != len(made.outputs):
+            return f"it has {len(made.outputs)} outputs, of the example {len(expected)}"
+        for output, reference in zip(made.outputs, expected, strict=True):
+            if isinstance(output.value, int) and not _close(got[output.value], reference):
+                shapes = [str(list(tensor.shape)) for tensor in (got[output.value], reference)]
+                what = "other values" if shapes[0] == shapes[1] else f"{shapes[0]}, not {shapes[1]}"
+                return f"its graph gives {what} in {output.name} of the example"
     return ""
 
 
@@ -194,10 +224,18 @@ def same_members(model: Any) -> Iterator[None]:
                 table.update(then)
 
 
-def _check_writes(model: Any, leaves: Sequence[tuple[str, Tensor]], captured: Captured) -> None:
-    """Errors: ClientError where the graph writes into what it is given."""
+def _overwritten(model: Any, leaves: Sequence[tuple[str, Tensor]], captured: Captured) -> list[Tensor]:
+    """Parameters and buffers that the graph writes into whole, and does not read before: no state, as an attribute that
+    is set is none. Errors: ClientError where it writes into what it is given otherwise."""
     names = Names(model, leaves, captured)
-    written = [names.of_input(position) for position in written_inputs(captured.graph)]
+    overwritten = set(overwritten_inputs(captured.graph))
+    found, written = [], []
+    for position in written_inputs(captured.graph):
+        name = names.of_input(position)
+        if position in overwritten and not names.is_argument(name):
+            found.append(captured.inputs[position])
+        else:
+            written.append(name)
     if given := [name for name in written if names.is_argument(name)]:
         raise ClientError(
             f"to_onnx: the forward writes into {', '.join(given)}, which an ONNX model cannot: have it write into a "
@@ -206,6 +244,15 @@ def _check_writes(model: Any, leaves: Sequence[tuple[str, Tensor]], captured: Ca
         )
     if written:
         raise _writes(written, model)
+    return found
+
+
+def _check_returned(model: Any, names: Names, captured: Captured, overwritten: Sequence[Tensor]) -> None:
+    """Errors: ClientError where what is overwritten is returned itself: the graph has what it held before."""
+    returned = {id(leaf) for _, leaf in named_values(captured.result)}
+    found = [names.of_tensor(tensor, "") for tensor in overwritten if id(tensor) in returned]
+    if found:
+        raise _writes(found, model)
 
 
 def _writes(written: Sequence[str], model: Any) -> ClientError:
