@@ -189,3 +189,22 @@ def test_a_layout_of_dynamic_sizes_that_is_another_is_an_error() -> None:
         rust_ort.to_onnx(
             lambda x: (x * 2).as_strided((x.shape[0], 3), (1, x.shape[0])), torch.ones(2, 3), dynamic_shapes=({0: "n"},)
         )
+
+
+class Moving(nn.Module):
+    """Moves a tensor to the device of its argument, as longrope its frequencies: it is there from the beginning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = torch.full((3,), 2.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = self.kept.to(x.device)
+        self.kept = kept
+        return x.sum() * kept + kept
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+def test_a_tensor_that_an_attribute_is_set_to_as_it_is_changes_nothing(optimized: bool) -> None:
+    proto = rust_ort.to_onnx(Moving().eval(), torch.ones(4), optimized=optimized)
+    assert_eager(proto, {"x": torch.ones(4)}, [torch.full((3,), 10.0)])
