@@ -13,6 +13,7 @@ import importlib
 import inspect
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -346,6 +347,31 @@ def with_recurrent_layers() -> contextlib.AbstractContextManager[Any]:
     return patched
 
 
+def without_logging() -> contextlib.AbstractContextManager[Any]:
+    """Inside, Dynamo leaves out what is told a logger, where it would end the graph at each."""
+    config: Any = find("torch._dynamo.config")
+    if not hasattr(config, "ignore_logging_functions"):
+        return contextlib.nullcontext()
+    patched: contextlib.AbstractContextManager[Any] = config.patch(
+        ignore_logging_functions={*config.ignore_logging_functions, *_logging_functions()}
+    )
+    return patched
+
+
+LOGGED = re.compile("debug|info|warn|warning|error|exception|critical|fatal|log|isEnabledFor|[a-z]+_once")
+"""Names of loggers' methods that tell something, libraries' own (`warning_once`) among them, or ask whether to."""
+
+
+def _logging_functions() -> Iterator[Any]:
+    """The functions of `logging` and of loggers' classes that tell something."""
+    kinds: list[type] = [logging.Logger]
+    for kind in kinds:  # grows
+        below: list[type] = type.__subclasses__(kind)
+        kinds += [other for other in below if other not in kinds]
+    for place in (logging, *kinds):
+        yield from (found for name, found in vars(place).items() if LOGGED.fullmatch(name) and callable(found))
+
+
 TRACE_LOGGERS = ("torch._subclasses.fake_tensor", "torch._guards")
 """They log errors of a trace, each with its stack, that are raised as well."""
 
@@ -404,6 +430,18 @@ def sizes_of(values: Sequence[object]) -> Sizes:
         least, most = (int(end) if end.is_Integer else None for end in (known.lower, known.upper))
         ranges.append((symbol, least or 0, most if most is not None and most < INT64.max - 1 else None))
     return Sizes(sources=sources, guards=guards, ranges=ranges)
+
+
+def traced_tensor(values: Sequence[object], tensor: torch.Tensor) -> tuple[torch.Tensor, str] | None:
+    """(what the compilation that is under way has in the place of a tensor, Dynamo's name of it); None: it has not met
+    it. values: fake ones of that compilation."""
+    context = find("torch._guards.TracingContext").try_get()
+    mode: Any = detect_fake_mode(values)
+    known: Any = getattr(context, "tensor_to_context", {}).get(tensor)
+    if mode is None or known is None:
+        return None
+    name = getattr(getattr(known, "tensor_source", None), "name", "")
+    return mode.from_tensor(tensor), str(name() if callable(name) else name)
 
 
 def no_torch_function() -> contextlib.AbstractContextManager[Any]:

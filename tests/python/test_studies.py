@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -235,6 +237,41 @@ def test_a_backend_with_other_logits_is_told_with_its_first_token(monkeypatch: p
     study = generate.run(TINY, modes_of("llama", "own", "dynamic")[:1])
     assert study.code == 1
     assert "rust_ort: llama, own, dynamic cache, greedy, one prompt: prompt 0, token 0: " in generate.text(study)
+
+
+@pytest.mark.usefixtures("served")
+def test_a_row_of_generation_is_shown_when_its_mode_has_run_below_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    ran, modes = generate._ran, modes_of("llama", "own", "static")[:2]
+
+    def watched(mode: generate.Mode, *others: Any) -> generate.Ran:
+        told.append(f"running {mode}")
+        return ran(mode, *others)
+
+    monkeypatch.setattr(generate, "_ran", watched)
+    monkeypatch.setattr(generate, "backends", lambda _: {generate.PLAIN: "eager", generate.FROZEN: "eager"})
+    study = generate.run(TINY, modes, show=told.append)
+    running = [f"running {mode}" for mode in modes]
+    rows = [generate.line(row, list(row.variants)) for row in study.rows]
+    shown = [line for line in told if line not in running]
+    assert told[len(shown) - 2 :] == [*running, running[0], rows[0], running[1], rows[1]]
+    assert [*shown, *generate.foot(study)] == generate.text(study).splitlines()
+    assert {line.rindex("4 of 4") for line in rows} == {shown[-4].index("frozen")}
+
+
+def test_generation_prints_as_json_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(settings: object, say: Any, show: Any = None) -> generate.Study:
+        say("a group")
+        if show is not None:
+            show("a row")
+        return generation()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generate, "run", run)
+        assert (generate.main(["--json"]), generate.main([])) == (0, 0)
+    out = capsys.readouterr().out
+    assert json.loads(out[: out.rindex("}") + 1])["code"] == 0
+    assert out[out.rindex("}") + 1 :].splitlines() == ["", "a row"]
 
 
 def generation(**changes: object) -> generate.Study:

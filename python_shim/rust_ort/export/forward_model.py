@@ -57,9 +57,17 @@ def written_inputs(gm: fx.GraphModule) -> list[int]:
     return [getattr(desc, "idx", -1) for desc in dict.fromkeys(written)]
 
 
+def overwritten_inputs(gm: fx.GraphModule) -> list[int]:
+    """Those of `written_inputs` that nothing reads, before the write or by it: they hold no state of the graph's."""
+    unread = {
+        getattr(node.meta.get("desc"), "idx", -1) for node in gm.graph.find_nodes(op="placeholder") if not node.users
+    }
+    return [position for position in written_inputs(gm) if position in unread - {-1}]
+
+
 def forward_graph(gm: fx.GraphModule, *, own_sizes: bool = False) -> ForwardGraph:
-    """A copy of an AOT inference graph, which writes into no input; it asks tensors for sizes that were given, and has
-    no assertions. own_sizes: each submodule asks its own tensors. Errors: ClientError."""
+    """A copy of an AOT inference graph, without what that writes into inputs; it asks tensors for sizes that were
+    given, and has no assertions. own_sizes: each submodule asks its own tensors. Errors: ClientError."""
     partition.give_constants_values(gm)
     graph = copied_graph(gm.graph)
     wanted = _plain_outputs(graph)
@@ -67,6 +75,10 @@ def forward_graph(gm: fx.GraphModule, *, own_sizes: bool = False) -> ForwardGrap
     output.args = (tuple(wanted.values()),)
     for node in reversed(graph.nodes):
         if not node.users and (node.target in partition.BOOKKEEPING or _is_free(node)):
+            graph.erase_node(node)
+    overwritten = set(overwritten_inputs(gm))
+    for node in graph.find_nodes(op="placeholder"):
+        if getattr(node.meta.get("desc"), "idx", None) in overwritten:
             graph.erase_node(node)
     _ask_for_sizes(graph)
     if own_sizes:

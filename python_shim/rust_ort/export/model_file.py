@@ -61,13 +61,13 @@ def assembled(
     import onnx_ir as ir
 
     model = ir.from_proto(onnx.load_model_from_string(translated.model))
+    given = {str(value.name): value for value in model.graph.inputs}  # the optimizer renames one that is an output
     if optimized:
         _optimize(model)
     graph = model.graph
     made = list(graph.outputs)
     graph.outputs.clear()
     _name_sizes(ir, graph, sizes)
-    given = {str(value.name): value for value in graph.inputs}
     _give_way(ir, graph, {entry.name for entry in inputs} | {entry.name for entry in outputs})
     values = _named_inputs(ir, graph, given, inputs)
     if modules:

@@ -22,13 +22,53 @@ MOST_SEARCHED = 1 << 40
 """A bound beyond it stays what torch asked for."""
 
 
-def assumptions(
-    values: Sequence[object], names: Mapping[str, str], right_at_one: Collection[str] = ()
-) -> dict[str, str]:
-    """{what torch assumed of the sizes of a graph: the user's line that asked, or ""}.
+def size_text(tensor: str, axis: int) -> str:
+    """A size in words: `x.shape[0]`."""
+    return f"{tensor}.shape[{axis}]"
 
-    values: the graph's fake inputs. names: {what Dynamo calls an input, as `sources` has it: its name}. right_at_one:
-    sizes, `x.shape[0]`, for which 1 was tried, though torch traced 2 and more. What others imply is left out.
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Least and greatest length of sizes that are equal. sizes: in words; the first stands for all. most: None: any.
+    least_line, most_line: the user's line that asked, or ""."""
+
+    sizes: tuple[str, ...]
+    least: int
+    least_line: str
+    most: int | None
+    most_line: str
+
+    @property
+    def open_to_one(self) -> bool:
+        """Whether nobody but torch, which traces 0 and 1 apart, wants 2 or more."""
+        return self.least == LEAST_TRACED and not self.least_line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumptions:
+    """What torch assumed of the sizes of a graph. relations: {relation, in words: the user's line that asked, or ""}.
+    fixed: {size: its number}."""
+
+    relations: dict[str, str]
+    bounds: list[Bounds]
+    fixed: dict[str, int]
+
+    def lines(self, right_at_one: Collection[str] = ()) -> dict[str, str]:
+        """{what was assumed, in words: the user's line that asked, or ""}. right_at_one: sizes of which 1 was tried."""
+        found = dict(self.relations)
+        for bounds in self.bounds:
+            one = bounds.open_to_one and not set(right_at_one).isdisjoint(bounds.sizes)
+            if (least := 1 if one else bounds.least) > 0:
+                found.setdefault(f"{bounds.sizes[0]} >= {least}", bounds.least_line)
+            if bounds.most is not None:
+                found.setdefault(f"{bounds.sizes[0]} <= {bounds.most}", bounds.most_line)
+        return found
+
+
+def assumptions(values: Sequence[object], names: Mapping[str, str]) -> Assumptions:
+    """What torch assumed of the sizes of a graph; what others imply is left out.
+
+    values: the graph's fake inputs. names: {what Dynamo calls an input, as `sources` has it: its name}.
     """
     known = torch_private.sizes_of(values)
     words = {symbol: _in_words(source, names) for symbol, source in known.sources.items()}
@@ -43,28 +83,29 @@ def assumptions(
     def told(text: str) -> str:
         return re.sub(r"\bs\d+\b", lambda symbol: words.get(symbol[0], symbol[0]), text)
 
-    found = {told(fact.text): fact.line for fact in facts.facts}
+    bounds = []
     for symbol, (least, line) in facts.least.items():
-        if facts.is_number(symbol) or facts.stands_for(symbol) is not symbol:
+        if facts.number(symbol) is not None or facts.stands_for(symbol) is not symbol:
             continue
-        alike = {words[str(other)] for other in facts.least if facts.stands_for(other) is symbol}
-        if least == LEAST_TRACED and not line and alike & set(right_at_one):
-            least = 1
+        alike = [words[str(other)] for other in facts.least if facts.stands_for(other) is symbol]
+        sizes = tuple(dict.fromkeys([words[str(symbol)], *alike]))
         most, line_of_most = facts.most[symbol]
-        if least > 0:
-            found.setdefault(f"{words[str(symbol)]} >= {least}", line)
-        if most is not None:
-            found.setdefault(f"{words[str(symbol)]} <= {most}", line_of_most)
-    return found
+        bounds.append(Bounds(sizes=sizes, least=least, least_line=line, most=most, most_line=line_of_most))
+    numbers = {words[str(symbol)]: facts.number(symbol) for symbol in facts.least}
+    return Assumptions(
+        relations={told(fact.text): fact.line for fact in facts.facts},
+        bounds=bounds,
+        fixed={size: number for size, number in numbers.items() if number is not None},
+    )
 
 
 def _in_words(source: str, names: Mapping[str, str]) -> str:
-    """`x.shape[0]` of Dynamo's `L['x'].size()[0]`."""
+    """Dynamo's `L['x'].size()[0]`."""
     match = _SIZE_SOURCE.match(source)
     if match is None:
         return source
     tensor = parameter_name(match[1])
-    return f"{names.get(tensor, tensor)}.shape[{match[2]}]"
+    return size_text(names.get(tensor, tensor), int(match[2]))
 
 
 @dataclass(frozen=True)
@@ -106,9 +147,14 @@ class _Facts:
             symbol = self._same[symbol]
         return symbol
 
-    def is_number(self, symbol: Any) -> bool:
-        """Whether a fact fixes the size."""
-        return any(fact.relation == "==" and fact.difference.free_symbols == {symbol} for fact in self.facts)
+    def number(self, symbol: Any) -> int | None:
+        """What a fact fixes the size at; None: nothing does."""
+        for fact in self.facts:
+            terms = dict(fact.difference.as_coefficients_dict())
+            factor, rest = terms.pop(symbol, 0), terms.pop(sympy.Integer(1), 0)
+            if fact.relation == "==" and factor and not terms and rest % factor == 0:
+                return int(-rest // factor)
+        return None
 
     def add(self, expression: Any, line: str) -> None:
         fact = _normal(expression, line)
@@ -143,6 +189,14 @@ class _Facts:
                 self.most[one] = min(
                     self.most[one], self.most[other], key=lambda end: math.inf if end[0] is None else end[0]
                 )
+        self.facts = [fact for fact in self.facts if not self._is_of_equal_sizes(fact)]
+
+    def _is_of_equal_sizes(self, fact: _Fact) -> bool:
+        """Whether a fact holds since sizes in it are equal, and is not what makes them so."""
+        if fact.relation not in ("==", ">=") or self._equal_symbols(fact)[0] is not None:
+            return False
+        same = {symbol: self.stands_for(symbol) for symbol in fact.difference.free_symbols}
+        return bool(sympy.expand(fact.difference.xreplace(same)) == 0)
 
     def _equal_symbols(self, fact: _Fact) -> tuple[Any, Any]:
         terms = fact.difference.as_coefficients_dict() if fact.relation == "==" else {}
@@ -248,7 +302,7 @@ def _sum(terms: Sequence[tuple[Any, Any]]) -> str:
         if not term.free_symbols:
             texts.append(str(number * term))
         else:
-            texts.append(_text(term) if number == 1 else f"{number} * {_text(term)}")
+            texts.append(_text(term) if number == 1 else f"{number} * {_factor(term)}")
     return " + ".join(texts) or "0"
 
 
@@ -260,8 +314,17 @@ def _text(term: Any) -> str:
         minus = [(part, -number) for part, number in terms.items() if number < 0]
         return f"({plus}{''.join(f' - {_sum([pair])}' for pair in minus)})"
     if term.is_Mul:
-        return " * ".join(_text(part) for part in term.args)
-    if type(term).__name__ in ("FloorDiv", "Mod", "PythonMod"):
-        sign = "//" if type(term).__name__ == "FloorDiv" else "%"
-        return f"{_text(term.args[0])} {sign} {_text(term.args[1])}"
+        return " * ".join(map(_factor, term.args))
+    if type(term).__name__ in QUOTIENTS:
+        divisor = f"({_text(term.args[1])})" if term.args[1].is_Mul else _factor(term.args[1])
+        return f"{_text(term.args[0])} {QUOTIENTS[type(term).__name__]} {divisor}"
     return str(torch_private.python_printer()().doprint(term))
+
+
+QUOTIENTS = {"FloorDiv": "//", "Mod": "%", "PythonMod": "%"}
+"""{torch's function of sizes: Python's sign of it, which binds as `*` does}."""
+
+
+def _factor(term: Any) -> str:
+    """Behind a `*`."""
+    return f"({_text(term)})" if type(term).__name__ in QUOTIENTS else _text(term)

@@ -14,7 +14,7 @@ from torch import fx
 from rust_ort import torch_private
 from rust_ort.errors import ClientError, OptionError
 from rust_ort.export import decompositions, graph_passes
-from rust_ort.export.provenance import input_sources
+from rust_ort.export.provenance import input_sources, parameter_name
 from rust_ort.runtime.dynamic_shapes import DynamicSize
 from rust_ort.runtime.dynamo_graph import no_collection, reduce_all
 
@@ -26,8 +26,9 @@ _USER_CODE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<fun
 @dataclass(kw_only=True)
 class Captured:
     """A model's forward. graph: the AOT graph. inputs, sources: what Dynamo's graph was given, and what it calls it;
-    an input of the AOT graph is `PlainAOTInput(idx)` of them. outputs: what Dynamo's graph gave, `PlainAOTOutput(idx)`
-    being the AOT graph's. result: what the model returned."""
+    an input of the AOT graph is `PlainAOTInput(idx)` of them. Behind them, tensors of which only sizes are asked, which
+    Dynamo gives as numbers. outputs: what Dynamo's graph gave, `PlainAOTOutput(idx)` being the AOT graph's. result:
+    what the model returned."""
 
     graph: fx.GraphModule
     inputs: list[Any] = field(default_factory=list)
@@ -36,17 +37,37 @@ class Captured:
     result: Any = None
 
 
-class _Capturing:
-    """A torch.compile backend that keeps the graph it is given, and runs it in eager."""
+@dataclass(frozen=True)
+class SizedInput:
+    """In the place of AOTAutograd's descriptor of an input: of a tensor that Dynamo's graph is not given, `idx` among
+    the inputs of Captured."""
 
-    def __init__(self, custom: Mapping[Any, Any], check: Callable[[Captured], None]) -> None:
-        self._custom, self._check = custom, check
+    idx: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sized:
+    """A tensor with dynamic sizes. fake: what it was traced as; source: Dynamo's name of it."""
+
+    tensor: torch.Tensor
+    fake: torch.Tensor
+    source: str
+
+
+class _Capturing:
+    """A torch.compile backend that keeps the graph it is given, and runs it in eager. tensors: with dynamic sizes."""
+
+    def __init__(
+        self, custom: Mapping[Any, Any], tensors: Sequence[torch.Tensor], check: Callable[[Captured], None]
+    ) -> None:
+        self._custom, self._tensors, self._check = custom, tensors, check
         self.captured: Captured | None = None
         self.failed: BaseException | None = None
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         try:
             self.captured = Captured(graph=self._aot_graph(gm, example_inputs), sources=input_sources(gm))
+            sized = list(self._sized(example_inputs))
         except Exception as error:  # Dynamo would wrap it; whoever asked for the graph raises it
             self.failed = error
 
@@ -54,11 +75,18 @@ class _Capturing:
             if self.captured is None:
                 raise _NotCaptured
             self.captured.inputs = list(inputs)
+            _add_inputs(self.captured, sized)
             self._check(self.captured)
             self.captured.outputs = list(outputs := gm(*inputs))
             return outputs
 
         return run
+
+    def _sized(self, values: Sequence[Any]) -> Iterator[_Sized]:
+        """Those that the program has asked something of. values: the inputs as traced."""
+        for tensor in self._tensors:
+            if known := torch_private.traced_tensor(values, tensor):
+                yield _Sized(tensor=tensor, fake=known[0], source=parameter_name(known[1]))
 
     def _aot_graph(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.GraphModule:
         found: list[fx.GraphModule] = []
@@ -82,6 +110,21 @@ class _Capturing:
         return found[0]
 
 
+def _add_inputs(captured: Captured, sized: Sequence[_Sized]) -> None:
+    """Gives the AOT graph the tensors of which Dynamo's graph has sizes alone."""
+    graph = captured.graph.graph
+    given = set(map(id, captured.inputs))
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    for one in sized:
+        if id(one.tensor) in given or not any(isinstance(size, torch.SymInt) for size in one.fake.shape):
+            continue
+        with graph.inserting_before(first):
+            node = graph.placeholder(f"sized_{len(captured.inputs)}")
+        node.meta = {"val": one.fake, "desc": SizedInput(len(captured.inputs))}
+        captured.inputs.append(one.tensor)
+        captured.sources.append(one.source)
+
+
 class _NotCaptured(Exception):
     """The graph could not be made: `failed` of the backend says why."""
 
@@ -100,12 +143,11 @@ def capture(
     taken apart. check: called before the graph runs; what it raises comes through. Errors: ClientError where the graph
     breaks; OptionError where a size leaves its bounds; whatever the model raises.
     """
-    backend = _Capturing(custom, check)
+    backend = _Capturing(custom, list({id(size.tensor): size.tensor for size in sizes}.values()), check)
     for size in sizes:
         torch_private.mark_dynamic(size.tensor, size.axis, size.bounds)
     compiled, _ = torch_private.compiled_apart(model, backend=backend, region=None, fullgraph=True, dynamic=False)
-    quiet, recurrent = torch_private.errors_raised_alone(), torch_private.with_recurrent_layers()
-    with torch.no_grad(), _without_choices(), quiet, recurrent:
+    with torch.no_grad(), _without_choices(), _whole():
         try:
             with _named_breaks():
                 result = compiled(*args, **kwargs)
@@ -132,6 +174,16 @@ def _without_choices() -> Iterator[None]:
     """Inside, eager does not choose among libraries for a convolution: by its batch, which would be bounded by 16, and
     the bound says nothing of the model."""
     with torch.backends.nnpack.flags(enabled=False), torch.backends.mkldnn.flags(enabled=False):
+        yield
+
+
+@contextlib.contextmanager
+def _whole() -> Iterator[None]:
+    """Inside, the graph does not end where it need not, and errors of a trace are not logged beside."""
+    with contextlib.ExitStack() as settings:
+        settings.enter_context(torch_private.errors_raised_alone())
+        settings.enter_context(torch_private.with_recurrent_layers())
+        settings.enter_context(torch_private.without_logging())
         yield
 
 

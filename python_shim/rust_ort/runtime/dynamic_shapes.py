@@ -13,7 +13,7 @@ from torch import Tensor
 from rust_ort.errors import OptionError
 from rust_ort.observe.values import named_values
 from rust_ort.options.arguments import shown
-from rust_ort.runtime.assumptions import LEAST_TRACED
+from rust_ort.runtime.assumptions import LEAST_TRACED, size_text
 from rust_ort.torch_private import INT64
 
 FORMS = "a name, torch.export.Dim(name), Dim.DYNAMIC or Dim.AUTO for a dynamic size, its number or None for a fixed one"
@@ -37,7 +37,7 @@ class DynamicSize:
         return self.tensor.shape[self.axis]
 
     def __str__(self) -> str:
-        return f"{self.where}.shape[{self.axis}]"
+        return size_text(self.where, self.axis)
 
 
 def resize(sizes: Sequence[DynamicSize], length: int) -> None:
@@ -137,7 +137,7 @@ def _size(size: Any, tensor: Tensor, where: str, axis: int) -> DynamicSize | Non
     if isinstance(size, int) and not isinstance(size, bool):
         if size == length:
             return None
-        raise OptionError(f"to_onnx dynamic_shapes: {where}.shape[{axis}] is {length}, not {size}")
+        raise OptionError(f"to_onnx dynamic_shapes: {size_text(where, axis)} is {length}, not {size}")
     name: str | None
     if isinstance(size, str):
         name = size
@@ -146,10 +146,10 @@ def _size(size: Any, tensor: Tensor, where: str, axis: int) -> DynamicSize | Non
     elif hint in ("AUTO", "DYNAMIC"):
         name = None
     else:
-        raise OptionError(f"to_onnx dynamic_shapes: {where}.shape[{axis}]: expected {FORMS}, got {shown(size)}")
+        raise OptionError(f"to_onnx dynamic_shapes: {size_text(where, axis)}: expected {FORMS}, got {shown(size)}")
     if name is not None and not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise OptionError(
-            f"to_onnx dynamic_shapes: {where}.shape[{axis}]: expected a name such as 'batch', got {name!r}; what is "
+            f"to_onnx dynamic_shapes: {size_text(where, axis)}: expected a name such as 'batch', got {name!r}; what is "
             "computed of other sizes takes a name of its own, or Dim.AUTO"
         )
     return DynamicSize(tensor=tensor, where=where, axis=axis, name=name, bounds=_bounds(size), strict=hint != "AUTO")

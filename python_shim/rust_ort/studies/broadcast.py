@@ -121,7 +121,7 @@ def compiled(model: str) -> list[Compiled]:
         values = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
         shapes = ", ".join(_shape(value) for value in values if isinstance(value, Tensor))
         number = len(graphs)
-        graphs.append((shapes, list(assumptions(values, {}))))
+        graphs.append((shapes, list(assumptions(values, {}).lines())))
 
         def run(*arguments: Any) -> Any:
             called.append(number)

@@ -30,7 +30,6 @@ import rust_ort
 from rust_ort.backend import Backend, GraphInfo
 from rust_ort.options import Options
 from rust_ort.studies.llama_models import SEED, Size
-from rust_ort.studies.main_job import aligned
 
 SIZES = {
     "tiny": Size(hidden=64, heads=4, intermediate=96, vocabulary=512, layers=2),
@@ -302,22 +301,27 @@ def backends(inductor: bool) -> dict[str, Any]:
     return found | ({INDUCTOR: INDUCTOR} if inductor else {})
 
 
-def group(modes: Sequence[Mode], feeds: dict[str, dict[str, Tensor]], tokenizer: Any, settings: Settings) -> list[Row]:
-    """Rows of modes that share a model, a loop and a cache: one compiled forward serves them all. Each variant has
-    Dynamo to itself, whose limit of recompilations is one for all that compile a function."""
+def group(
+    modes: Sequence[Mode], feeds: dict[str, dict[str, Tensor]], tokenizer: Any, settings: Settings
+) -> Iterator[Row]:
+    """Rows of modes that share a model, a loop and a cache, each when its last variant has run: one compiled forward
+    serves them all. Each variant has Dynamo to itself, whose limit of recompilations is one for all that compile a
+    function."""
     eager = model_of(modes[0].model, settings.size)
     expected = [generated(eager, feeds[mode.prompt], mode, settings.tokens) for mode in modes]
     rows = [
         Row(mode=mode, tokens=tokens.tolist(), text=tokenizer.decode(tokens[0]))
         for mode, (tokens, _) in zip(modes, expected, strict=True)
     ]
-    for name, backend in backends(settings.inductor).items():
+    variants = backends(settings.inductor)
+    for name, backend in variants.items():
         torch.compiler.reset()
         model = model_of(modes[0].model, settings.size)
         model.forward = torch.compile(model.forward, backend=backend)
         for row, wanted in zip(rows, expected, strict=True):
             row.variants[name] = _ran(row.mode, (eager, model), backend, feeds[row.mode.prompt], wanted, settings)
-    return rows
+            if len(row.variants) == len(variants):
+                yield row
 
 
 def _ran(
@@ -352,8 +356,15 @@ def times(runs: Sequence[Callable[[], Any]], rounds: int, n: int) -> list[float 
     return [statistics.median(values) if values else None for values in taken]
 
 
-def run(settings: Settings, modes: Sequence[Mode] = MODES, *, say: Callable[[str], None] = lambda _: None) -> Study:
-    """Runs the modes, those of a model, a loop and a cache beside each other. say: told of each group before it."""
+def run(
+    settings: Settings,
+    modes: Sequence[Mode] = MODES,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+    show: Callable[[str], None] = lambda _: None,
+) -> Study:
+    """Runs the modes, those of a model, a loop and a cache beside each other. say: told of each group before it. show:
+    told the lines of the table: its head before any mode, a mode's when it has run."""
     name, text = text_of_tokenizer()
     tokenizer = tokenizer_of(text)
     feeds = {
@@ -365,11 +376,16 @@ def run(settings: Settings, modes: Sequence[Mode] = MODES, *, say: Callable[[str
         vocabulary=f"byte-level BPE, {len(tokenizer)} tokens, of {name}",
         prompts={kind: inputs["input_ids"].tolist() for kind, inputs in feeds.items()},
     )
+    names = list(backends(settings.inductor))
+    for of_head in head(study, names):
+        show(of_head)
     grouped = itertools.groupby(modes, lambda mode: (mode.model, mode.loop, mode.cache))
     with quiet():
         for key, of_group in grouped:
             say(f"{', '.join(key)} cache")
-            study.rows += group(list(of_group), feeds, tokenizer, settings)
+            for row in group(list(of_group), feeds, tokenizer, settings):
+                study.rows.append(row)
+                show(line(row, names))
     return study
 
 
@@ -388,28 +404,55 @@ def quiet() -> Iterator[None]:
 
 def text(study: Study) -> str:
     """The table, and below it what differs, raises or is left to eager."""
-    settings, size = study.settings, study.settings.size
     names = list(dict.fromkeys(name for row in study.rows for name in row.variants))
-    cells: list[tuple[str, ...]] = [("mode", "graphs", "again", "nodes", "in eager", *_titles(names))]
-    notes: Counter[str] = Counter()
-    for row in study.rows:
-        ours = [ran for name, ran in row.variants.items() if name != INDUCTOR]
-        counts = [(ran.graphs, ran.recompilations, ran.nodes, ran.n_in_eager) for ran in ours]
-        cells.append((str(row.mode), *map(_each, zip(*counts, strict=True)), *_results(row, names)))
-        for name, ran in row.variants.items():
-            notes.update(f"{name}: {note}" for note in _notes(row.mode, ran))
-    same, pairs = study.same_loops()
-    head = [
+    return "\n".join([*head(study, names), *(line(row, names) for row in study.rows), *foot(study)])
+
+
+def head(study: Study, names: Sequence[str]) -> list[str]:
+    """Lines before the rows. names: of the variants."""
+    settings, size = study.settings, study.settings.size
+    return [
         f"hidden {size.hidden}, {size.heads} heads, {size.layers} layers, {size.vocabulary} tokens known; "
         f"{settings.tokens} new tokens a prompt; {study.vocabulary}",
         "again: recompilations; a / b: not frozen / frozen",
         "rust_ort, frozen: tokens that are eager's; ms: of a token, prompt included, and eager's in turns with it",
         "",
-        aligned(cells),
+        _padded([*COLUMNS, *_titles(names)]),
+        _padded(["-" * width for width in _widths(len(names))]),
     ]
-    if pairs:
-        head += ["", f"eager's own loop and eager's generate() choose the same tokens in {same} of {pairs} cases"]
-    return "\n".join([*head, *(note if n == 1 else f"{note} ({n} modes)" for note, n in notes.items())])
+
+
+def line(row: Row, names: Sequence[str]) -> str:
+    """A row of the table."""
+    ours = [ran for name, ran in row.variants.items() if name != INDUCTOR]
+    counts = [(ran.graphs, ran.recompilations, ran.nodes, ran.n_in_eager) for ran in ours]
+    return _padded([str(row.mode), *map(_each, zip(*counts, strict=True)), *_results(row, names)])
+
+
+def foot(study: Study) -> list[str]:
+    """Lines below the rows."""
+    notes: Counter[str] = Counter()
+    for row in study.rows:
+        for name, ran in row.variants.items():
+            notes.update(f"{name}: {note}" for note in _notes(row.mode, ran))
+    same, pairs = study.same_loops()
+    loops = f"eager's own loop and eager's generate() choose the same tokens in {same} of {pairs} cases"
+    return [*(["", loops] if pairs else []), *(note if n == 1 else f"{note} ({n} modes)" for note, n in notes.items())]
+
+
+COLUMNS = {"mode": max(len(str(mode)) for mode in MODES), "graphs": 6, "again": 5, "nodes": 11, "in eager": 8}
+"""{title: width}; of a variant two more, RESULT and TIME wide. What is wider moves the rest of its row."""
+
+RESULT, TIME = 10, 15
+
+
+def _widths(n_variants: int) -> list[int]:
+    return [*COLUMNS.values(), *[RESULT, TIME] * n_variants]
+
+
+def _padded(cells: Sequence[str]) -> str:
+    widths = _widths((len(cells) - len(COLUMNS)) // 2)
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
 def _titles(names: Sequence[str]) -> list[str]:
@@ -457,8 +500,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         rounds=arguments.rounds,
         inductor=arguments.inductor,
     )
-    study = run(settings, say=lambda what: print(what, file=sys.stderr, flush=True))
-    print(json.dumps({**dataclasses.asdict(study), "code": study.code}, indent=1) if arguments.json else text(study))
+
+    def say(what: str) -> None:
+        print(what, file=sys.stderr, flush=True)
+
+    if arguments.json:
+        study = run(settings, say=say)
+        print(json.dumps({**dataclasses.asdict(study), "code": study.code}, indent=1))
+    else:
+        study = run(settings, say=say, show=lambda what: print(what, flush=True))
+        for below in foot(study):
+            print(below)
     return study.code
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, fx
 from rust_ort.export.aliases import root_of
 from rust_ort.export.rules.nodes import argument
 from rust_ort.export.rules.registry import decomposed, in_eager, torchs_own
+from rust_ort.export.shapes import expression
 from rust_ort.torch_private import traced_node
 
 aten = torch.ops.aten
@@ -58,6 +59,8 @@ def by_memory(graph: fx.Graph) -> None:
         source, size, stride = (argument(node, name) for name in ("self", "size", "stride"))
         tensor = source.meta["val"]
         start = _start(tensor, size, stride, argument(node, "storage_offset"))
+        if start is None and _changes_nothing(node):
+            node.target, node.args, node.kwargs = aten.alias.default, (source,), {}
         if start is None or _begins_its_memory(tensor):
             continue
         with graph.inserting_before(node):
@@ -66,6 +69,22 @@ def by_memory(graph: fx.Graph) -> None:
             row = graph.call_function(aten.reshape.default, (ordered, [-1]))
             row.meta["val"] = ordered.meta["val"].reshape(-1)
         node.args, node.kwargs = (row, size, stride, start), {}
+
+
+def _changes_nothing(node: fx.Node) -> bool:
+    """Whether an as_strided node gives its tensor as it is: strides of sizes that are 1 say nothing. Also of dynamic
+    sizes: torch's own `adaptive_avg_pool2d` to one element asks so for channels last."""
+    tensor = argument(node, "self").meta["val"]
+    sizes, strides = ([_expression(one) for one in argument(node, name)] for name in ("size", "stride"))
+    own = [_expression(one) for one in tensor.shape], [_expression(one) for one in tensor.stride()]
+    if argument(node, "storage_offset") is not None or sizes != own[0]:
+        return False
+    return all(one == other or size == 1 for size, one, other in zip(sizes, strides, own[1], strict=True))
+
+
+def _expression(size: Any) -> Any:
+    """Of a size, or of a node that is one."""
+    return expression(size.meta["val"] if isinstance(size, fx.Node) else size)
 
 
 def _begins_its_memory(tensor: Tensor) -> bool:
@@ -106,7 +125,7 @@ def _reads_beyond(node: fx.Node) -> bool:
     """Whether an as_strided node reads elements of a storage that are not its tensor's, or a layout not known."""
     tensor = argument(node, "self").meta["val"]
     size, stride = argument(node, "size"), argument(node, "stride")
-    return _start(tensor, size, stride, argument(node, "storage_offset")) is None
+    return _start(tensor, size, stride, argument(node, "storage_offset")) is None and not _changes_nothing(node)
 
 
 in_eager("aten.as_strided", why=BY_LOGICAL_ORDER, when=_reads_beyond)
