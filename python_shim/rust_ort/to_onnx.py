@@ -76,7 +76,7 @@ def to_onnx(
     in bfloat16 on the CPU is written with a warning: its provider needs `rust-ort widen`. What torch assumed of dynamic
     sizes is in metadata_props["rust_ort.assumes"], one a line, `x.shape[0] == y.shape[0]`: the model is right for sizes
     of which that holds. Where torch has 2 as the least size, 1 is tried: `>= 1` where the graph then gives eager's
-    results.
+    results. The modules that a node is in are in its metadata, as torch.onnx.export has them.
 
     Errors: ClientError where the graph breaks, where a node has no ONNX form (each is named, with its line), and where
     the forward writes into an argument, or otherwise into a parameter or buffer; OptionError for an argument, and where
@@ -93,10 +93,12 @@ def to_onnx(
     with one_at_a_time(), rng_kept(), same_members(plain), _told_apart(args):
         made = forward(plain, lambda: call_of(plain, args, kwargs, dynamic_shapes, own_sizes=patterns != ()), options)
         inputs = made.names.inputs(made.graph, made.call.sizes, made.size_names, as_inputs=parameters == "inputs")
-        modules = stacks(made.graph.module.graph, made.onnx, patterns) if patterns != () else None
+        traced = made.graph.module.graph
         proto = assembled(
-            made.onnx, inputs, made.outputs, made.size_names, made.assumes(), optimized=optimized, modules=modules
-        )
+            made.onnx, inputs, made.outputs, made.size_names, made.assumes(), optimized=optimized,
+            modules=stacks(traced, made.onnx, None),
+            functions=stacks(traced, made.onnx, patterns) if patterns != () else None,
+        )  # fmt: skip
         written = saved(proto, target)
     if _computes_in_bfloat16(made.graph):
         warnings.warn(NO_BFLOAT16, UserWarning, stacklevel=3)

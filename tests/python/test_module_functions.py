@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -229,3 +231,14 @@ def test_a_functions_sizes_are_of_its_own_inputs() -> None:
         with torch.no_grad():
             expected = model(ids).logits
         np.testing.assert_allclose(session.run(None, {"input_ids": ids.numpy()})[0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+def test_each_node_tells_its_modules(optimized: bool) -> None:
+    proto = rust_ort.to_onnx(LLM().eval(), torch.zeros(1, 8, dtype=torch.int64), optimized=optimized)
+    told = [{entry.key: ast.literal_eval(entry.value) for entry in node.metadata_props} for node in proto.graph.node]
+    scopes = {tuple(of["pkg.torch.onnx.name_scopes"][:-1]) for of in told if of}
+    assert ("", "decoder", "decoder.attention", "decoder.attention.attention.1") in scopes
+    relu = next(of for of, node in zip(told, proto.graph.node, strict=True) if node.op_type == "Relu")
+    assert relu["pkg.torch.onnx.name_scopes"][-2] == "decoder.feed_forward.relu"
+    assert relu["pkg.torch.onnx.class_hierarchy"][-2:] == ["torch.nn.modules.activation.ReLU", "Relu"]

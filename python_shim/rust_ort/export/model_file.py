@@ -14,7 +14,7 @@ import torch
 
 from rust_ort.errors import OptionError
 from rust_ort.export import folding
-from rust_ort.export.module_functions import Stack, outline
+from rust_ort.export.module_functions import Stack, name_modules, outline
 from rust_ort.export.opset import bodies
 from rust_ort.export.translate import Translated
 
@@ -53,10 +53,11 @@ def assembled(
     assumptions: Sequence[str],
     *,
     optimized: bool,
-    modules: Mapping[str, Stack] | None = None,
+    modules: Mapping[str, Stack],
+    functions: Mapping[str, Stack] | None = None,
 ) -> Any:
     """The model as onnx_ir has it. sizes: {torch's symbol: name}. modules: {ONNX node or value: the calls of modules
-    that compute it}, which become functions."""
+    that compute it}, which its metadata tells; functions: those that become functions."""
     import onnx
     import onnx_ir as ir
 
@@ -70,9 +71,9 @@ def assembled(
     _name_sizes(ir, graph, sizes)
     _give_way(ir, graph, {entry.name for entry in inputs} | {entry.name for entry in outputs})
     values = _named_inputs(ir, graph, given, inputs)
-    if modules:
+    if functions:
         graph.outputs.extend(made)
-        outline(model, modules, frozenset(entry.name for entry in inputs))
+        outline(model, functions, frozenset(entry.name for entry in inputs))
         made = list(graph.outputs)
         graph.outputs.clear()
     if optimized:
@@ -88,6 +89,7 @@ def assembled(
         value.name = output.name
         taken.add(id(value))
         graph.outputs.append(value)
+    name_modules(model, modules)
     if assumptions:
         model.metadata_props[ASSUMES] = "\n".join(assumptions)
     return model

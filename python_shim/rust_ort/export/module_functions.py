@@ -21,6 +21,8 @@ DOMAIN = "rust_ort.modules"
 MOST_NAMED = 12
 PATH, CLASS = "rust_ort.module", "rust_ort.class"
 """Keys of metadata: of a call the module's path, of a function the module's class."""
+SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
+"""torch.onnx.export's own: lists, as Python prints them, from the model to the node itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +107,17 @@ def outline(model: Any, where: Mapping[str, Stack], names: frozenset[str]) -> No
     for function in model.functions.values():
         if function.domain == DOMAIN:
             function.opset_imports.update(model.graph.opset_imports)
+
+
+def name_modules(model: Any, where: Mapping[str, Stack]) -> None:
+    """Writes into the metadata of nodes in which modules they are, as torch's exporter does: what draws or profiles a
+    model reads it there. Calls of functions have their own."""
+    labels = _labels(list(model.graph), where)
+    for node in model.graph:
+        calls = labels[id(node)]
+        if calls and PATH not in node.metadata_props:
+            node.metadata_props[SCOPES] = repr(["", *(call.path for call in calls), node.name or node.op_type])
+            node.metadata_props[CLASSES] = repr(["", *(call.class_name for call in calls), node.op_type])
 
 
 def _labels(nodes: Sequence[Any], where: Mapping[str, Stack]) -> dict[int, Stack]:
