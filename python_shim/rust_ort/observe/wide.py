@@ -22,6 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from rust_ort.export.partition import is_pure
 from rust_ort.export.unwritten import UNWRITTEN, drops, is_unwritten, leaves_unwritten
 from rust_ort.memory.device import free_bytes_beside
+from rust_ort.observe import recurrent
 from rust_ort.observe.masked import attention, lost_beside
 from rust_ort.observe.values import same
 from rust_ort.torch_private import OpOverload, TorchDispatchMode, pytree
@@ -106,7 +107,8 @@ def in_float64(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made
         kwargs = _made_wide(target, args, kwargs)
     try:
         masked = attention(target, args, kwargs)
-        wide = target(*args, **kwargs) if masked is None else masked
+        special = recurrent.layer(target, args, made) if masked is None else masked
+        wide = target(*args, **kwargs) if special is None else special
         if target is aten.add.Tensor:
             wide = lost_beside(wide, made, args)
     except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
