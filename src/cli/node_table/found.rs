@@ -81,8 +81,8 @@ impl Found {
         let comparison = reader::comparison_of(part, step).map_err(at(part))?;
         if let Some(comparison) = &comparison {
             excuse(&mut table, comparison);
+            follow_choices(&mut table, comparison, &nodes);
         }
-        follow_choices(&mut table, &nodes);
         let outputs = nodes.into_iter().flat_map(|node| node.output.into_iter().enumerate());
         let outputs = outputs.map(|(index, name)| (name, index)).collect();
         let counted = Counted::of(&table, comparison.as_ref());
@@ -163,13 +163,23 @@ fn excuse(table: &mut NodeTable, comparison: &Comparison) {
     }
 }
 
-/// Values that drifted behind a node that chose otherwise, as right as eager, follow its choice: they are what it is.
-/// nodes: the model's, in its order.
-fn follow_choices(table: &mut NodeTable, nodes: &[NodeProto]) {
-    let is_choice = |node: &&NodeRow| matches!(node.local.verdict, Verdict::Tie(_) | Verdict::OpenOrder(_));
-    let mut chosen: HashMap<String, Verdict> = (table.nodes.iter().filter(is_choice))
-        .map(|node| (node.name.clone(), node.local.verdict.clone()))
+/// Values that drifted behind a node that chose otherwise, as right as eager, follow its choice: they are what it is. Such
+/// nodes are those that verdicts of outputs name, and indices that are others and right. nodes: the model's, in its order.
+fn follow_choices(table: &mut NodeTable, comparison: &Comparison, nodes: &[NodeProto]) {
+    let ties: Vec<(&str, &Verdict)> = (comparison.verdicts.iter())
+        .filter_map(|verdict| match &verdict.verdict {
+            Verdict::Tie(why) => Some((why.as_str(), &verdict.verdict)),
+            _ => None,
+        })
         .collect();
+    let choice = |node: &NodeRow| {
+        let names = |why: &str| why.strip_prefix(&node.name).is_some_and(|rest| rest.starts_with(": "));
+        let is_index = !node.as_right.is_empty() && node.dtype.starts_with(['i', 'u']);
+        let of_itself = || is_index.then(|| Verdict::Tie(format!("{}: {}", node.name, node.as_right)));
+        ties.iter().find(|(why, _)| names(why)).map(|&(_, tie)| tie.clone()).or_else(of_itself)
+    };
+    let found = table.nodes.iter().filter_map(|node| Some((node.name.clone(), choice(node)?)));
+    let mut chosen: HashMap<String, Verdict> = found.collect();
     if chosen.is_empty() {
         return;
     }
