@@ -480,3 +480,19 @@ def test_a_mean_that_cancels_in_one_node_accuses_nobody() -> None:
     assert report.ok, report
     norms = [node for _, node in report.nodes if "batch_norm" in node.op]
     assert len(norms) > 10 and all(node.local.is_pass for node in norms), [str(node) for node in norms]
+
+
+def _spread(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """As graph networks have it: an index of rows, spread over the columns, and read more than once."""
+    spread = rows.view(-1, 1).expand(-1, x.shape[1])
+    first = x.gather(0, spread).tanh().exp().sin()
+    return (x.cos() * 2).gather(0, spread) * first
+
+
+@pytest.mark.usefixtures("daemon")
+def test_what_an_index_is_spread_from_stays_until_the_last_that_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes_module, "BATCH_NODES", 1)
+    x = torch.arange(12.0).reshape(4, 3).requires_grad_()
+    report = rust_ort.compare(_spread, x, torch.tensor([2, 0, 2, 1, 3]), options={"compare": "nodes"})
+    assert report.ok, report
+    assert {node.local.kind for _, node in report.nodes} <= {"match", "noise"}, report

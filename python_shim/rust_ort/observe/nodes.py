@@ -480,10 +480,11 @@ def _last_uses(graph: fx.Graph) -> dict[str, fx.Node]:
 
 
 def _sources(node: fx.Node) -> Iterator[fx.Node]:
-    """What a node reads; of a node that unpacks, also what the unpacked one reads."""
+    """What a node reads; of a node that unpacks, also what the unpacked one reads, and of an index that is spread also
+    what it is spread from: rules for graph networks take that (`rules.indexing.line_of`)."""
     for source in node.all_input_nodes:
         yield source
-        if node.target is operator.getitem:
+        if node.target is operator.getitem or source.target is torch.ops.aten.expand.default:
             yield from source.all_input_nodes
 
 

@@ -26,6 +26,8 @@ from rust_ort.torch_private import is_optimized_module
 
 BOTH_NONE = "both are None"
 BY_CHANCE = "eager itself gives another value when it runs again: the model seeds its random numbers itself"
+AS_GIVEN = "as it was given"
+"""Ends the reason of an output that is an argument or parameter."""
 ONE_SIDED = "a value comes from one side alone: "
 ZEROS_FOR_NONE = (
     "eager gives None, and AOTAutograd zeros, with every backend: the loss uses no output that depends on it (an "
@@ -179,7 +181,7 @@ def _passed_through(
     owners |= {_memory(parameter): name for name, parameter in parameters}
     over = {name: _memory(leaf) for name, leaf in found if isinstance(leaf, Tensor)}
     return {
-        name: f"it is {owners[memory]} as it was given"
+        name: f"it is {owners[memory]} {AS_GIVEN}"
         for name, memory in over.items() if memory is not None and memory in owners and memory not in written
     }  # fmt: skip
 
