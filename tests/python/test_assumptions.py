@@ -93,6 +93,11 @@ def test_a_product_and_a_quotient_read_as_python_computes_them() -> None:
 
 
 def test_lines_are_printed_of_what_is_known_in_order() -> None:
-    known = Assumptions(relations={"a != b": "x.py:1"}, bounds=[bounds("a", most=9), bounds("b", least=0)], fixed={})
+    known = Assumptions(
+        holds=lambda _: True,
+        relations={"a != b": "x.py:1"},
+        bounds=[bounds("a", most=9), bounds("b", least=0)],
+        fixed={},
+    )
     assert known.lines() == {"a != b": "x.py:1", "a >= 2": "", "a <= 9": ""}
     assert known.lines({"a", "b"}) == {"a != b": "x.py:1", "a >= 1": "", "a <= 9": ""}

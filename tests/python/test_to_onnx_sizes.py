@@ -142,7 +142,7 @@ def is_one(x: Tensor, y: Tensor) -> Tensor:
                 "y.shape[0] >= 1",
             ],
         ),
-        (is_one, [(6,), (7,)], [{0: "b"}, {0: "c"}], ["x.shape[0] >= 2", "y.shape[0] >= 2"]),
+        (is_one, [(6,), (7,)], [{0: "b"}, {0: "c"}], ["x.shape[0] >= 2", "y.shape[0] >= 1"]),
         (
             nn.MultiheadAttention(16, 2).eval(),
             [(5, 3, 16)] * 3,
@@ -187,3 +187,17 @@ def test_keywords_of_a_model_are_named_alone_or_together_as_torchs_export_has_th
         assert shapes(proto.graph.input) == {"xs_0": ["n"], "xs_1": ["n"], "z": ["n"]}
     with pytest.raises(OptionError, match="no argument 'y'"):
         rust_ort.to_onnx(added, torch.ones(3), kwargs=given, dynamic_shapes={"more": {"y": sizes}})
+
+
+def _apart_at_one_and_many(x: Tensor) -> Tensor:
+    return x * 100 if x.shape[0] == 1 and x.shape[1] > 1 else x + 1
+
+
+def test_one_is_tried_of_each_size_beside_larger_ones() -> None:
+    """Of both together the graph is right."""
+    sizes = {"x": {0: "b", 1: "s"}}
+    proto = rust_ort.to_onnx(_apart_at_one_and_many, torch.randn(2, 3, 4), dynamic_shapes=sizes)
+    (assumed,) = (entry.value for entry in proto.metadata_props if entry.key == "rust_ort.assumes")
+    assert assumed.splitlines() == ["x.shape[0] >= 2", "x.shape[1] >= 1"]
+    with pytest.raises(OptionError, match=r"x.shape\[0\] is 1 in the example(.|\n)*right for this example, not for"):
+        rust_ort.to_onnx(_apart_at_one_and_many, torch.randn(1, 1, 4), dynamic_shapes=sizes)

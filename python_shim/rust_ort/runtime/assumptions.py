@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,11 +47,13 @@ class Bounds:
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
     """What torch assumed of the sizes of a graph. relations: {relation, in words: the user's line that asked, or ""}.
-    fixed: {size: its number}."""
+    fixed: {size: its number}. holds: whether the relations hold of lengths {size: number}; of others nothing is known.
+    """
 
     relations: dict[str, str]
     bounds: list[Bounds]
     fixed: dict[str, int]
+    holds: Callable[[Mapping[str, int]], bool]
 
     def lines(self, right_at_one: Collection[str] = ()) -> dict[str, str]:
         """{what was assumed, in words: the user's line that asked, or ""}. right_at_one: sizes of which 1 was tried."""
@@ -92,7 +94,13 @@ def assumptions(values: Sequence[object], names: Mapping[str, str]) -> Assumptio
         most, line_of_most = facts.most[symbol]
         bounds.append(Bounds(sizes=sizes, least=least, least_line=line, most=most, most_line=line_of_most))
     numbers = {words[str(symbol)]: facts.number(symbol) for symbol in facts.least}
+
+    def holds(lengths: Mapping[str, int]) -> bool:
+        known = {symbol: lengths[words[str(symbol)]] for symbol in facts.least if words[str(symbol)] in lengths}
+        return all(fact.holds(known) for fact in facts.facts if fact.symbols <= known.keys())
+
     return Assumptions(
+        holds=holds,
         relations={told(fact.text): fact.line for fact in facts.facts},
         bounds=bounds,
         fixed={size: number for size, number in numbers.items() if number is not None},
@@ -116,6 +124,17 @@ class _Fact:
     relation: str
     line: str
     expression: Any = None
+
+    @property
+    def symbols(self) -> set[Any]:
+        return set((self.difference if self.expression is None else self.expression).free_symbols)
+
+    def holds(self, sizes: Mapping[Any, int]) -> bool:
+        """Whether it holds of these sizes, which are all of its own."""
+        if self.expression is not None:
+            return bool(self.expression.xreplace({symbol: sympy.Integer(size) for symbol, size in sizes.items()}))
+        difference = _at(self.difference, sizes)
+        return {"==": difference == 0, "!=": difference != 0, ">=": difference >= 0}[self.relation]
 
     @property
     def text(self) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +73,7 @@ def _of_any_size(model: Any, call: Callable[[], Call], options: Options) -> Forw
     small = example.small()
     if not small:
         made = _traced(model, example, options)
-        _try_one(model, made, larger)
+        _try_one(model, made, call)
         return made
     resize(larger.small(least=1), 2)
     failed: Exception | None = None
@@ -86,8 +87,9 @@ def _of_any_size(model: Any, call: Callable[[], Call], options: Options) -> Forw
         else:
             if differs := _difference(model, made, example):
                 raise _apart_error(small, f"traced with 2 there, {differs}")
-            made.right_at(small)
-            _try_one(model, made, call())
+            left = _try_one(model, made, call)
+            if left:
+                raise _apart_error(left, "traced with 2 there, its graph is right for this example, not for others")
             return made
     try:
         with torch_private.small_sizes_as_any(True):
@@ -99,23 +101,57 @@ def _of_any_size(model: Any, call: Callable[[], Call], options: Options) -> Forw
         raise _apart_error(small, why) from (failed or error)
 
 
-def _try_one(model: Any, made: Forward, call: Call) -> None:
-    """Lowers what is assumed to 1 where the graph gives eager's results for it. call: of the arguments as traced."""
+def _try_one(model: Any, made: Forward, call: Callable[[], Call]) -> list[DynamicSize]:
+    """Lowers what is assumed to 1 where the graph gives eager's results for it, of one size alone and of several.
+    Returns sizes of 1 in the example that it is not right for. call: makes one, of the arguments as traced."""
     open_to_one = {size for bounds in made.assumed.bounds if bounds.open_to_one for size in bounds.sizes}
     fakes = traced_as(made.captured, made.graph)
-    traced = [
+    symbols = [
         str(fakes[id(size.tensor)].shape[size.axis]) if id(size.tensor) in fakes else str(size)
         for size in made.call.sizes
     ]
-    symbols = {symbol for size, symbol in zip(made.call.sizes, traced, strict=True) if in_words(size) in open_to_one}
-    sizes = [size for size, symbol in zip(call.sizes, traced, strict=True) if symbol in symbols]
-    if not sizes:
-        return
-    resize(sizes, 1)
+    small = set(map(in_words, call().small()))
+    candidates: dict[str, None] = dict.fromkeys(
+        symbol for size, symbol in zip(made.call.sizes, symbols, strict=True) if in_words(size) in open_to_one | small
+    )
+    tried = {chosen: _differs_at_one(model, made, call(), symbols, chosen) for chosen in _some_of(candidates)}
+    wrong = [chosen for chosen, differs in tried.items() if differs]
+    right: set[str] = set()
+    for symbol in candidates:
+        if not any(chosen <= right | {symbol} for chosen in wrong):
+            right.add(symbol)
+    known = [chosen for chosen, differs in tried.items() if differs is False and chosen <= right]
+    in_example = {symbol for size, symbol in zip(made.call.sizes, symbols, strict=True) if in_words(size) in small}
+    right &= in_example.union(*known)
+    made.right_at(size for size, symbol in zip(made.call.sizes, symbols, strict=True) if symbol in right)
+    return [size for size, symbol in zip(call().sizes, symbols, strict=True) if symbol in in_example - right]
+
+
+def _some_of(symbols: Collection[str]) -> Iterator[frozenset[str]]:
+    """Each, each two of a few, and all of them."""
+    counts = {1, 2, len(symbols)} if len(symbols) <= MOST_IN_PAIRS else {1, len(symbols)}
+    for count in sorted(counts - {0}):
+        yield from map(frozenset, itertools.combinations(symbols, count))
+
+
+MOST_IN_PAIRS = 4
+"""Sizes, each two of which are tried together: the model runs for each."""
+
+
+def _differs_at_one(
+    model: Any, made: Forward, call: Call, symbols: Sequence[str], chosen: Collection[str]
+) -> bool | None:
+    """Whether the graph gives other results than eager where the chosen sizes are 1, and all others larger; None where
+    that is against what is assumed, or the model takes no such call."""
+    sizes = list(zip(call.sizes, symbols, strict=True))
+    resize([size for size, symbol in sizes if symbol in chosen], 1)
+    resize([size for size, symbol in sizes if symbol not in chosen and size.length == 1], 2)
+    if not made.assumed.holds({in_words(size): size.length for size, _ in sizes}):
+        return None
     with contextlib.suppress(Exception), warnings.catch_warnings():  # a model that takes no 1 may say so as it likes
         warnings.simplefilter("ignore")
-        if not _difference(model, made, call):
-            made.right_at(sizes)
+        return bool(_difference(model, made, call))
+    return None
 
 
 def _apart_error(small: Sequence[DynamicSize], why: str) -> OptionError:
