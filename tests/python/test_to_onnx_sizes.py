@@ -201,3 +201,20 @@ def test_one_is_tried_of_each_size_beside_larger_ones() -> None:
     assert assumed.splitlines() == ["x.shape[0] >= 2", "x.shape[1] >= 1"]
     with pytest.raises(OptionError, match=r"x.shape\[0\] is 1 in the example(.|\n)*right for this example, not for"):
         rust_ort.to_onnx(_apart_at_one_and_many, torch.randn(1, 1, 4), dynamic_shapes=sizes)
+
+
+def test_nothing_is_assumed_of_strides_which_an_onnx_tensor_has_not() -> None:
+    base = torch.randn(2, 6, 4)
+    sizes = ({0: "b", 1: "s"}, {1: "s", 0: "b"})
+    proto = rust_ort.to_onnx(lambda x, y: x @ y.mT, base[:, ::2], base[:, 3:], dynamic_shapes=sizes)
+    assert not any("stride" in line or "offset" in line for line in assumed(proto)), assumed(proto)
+    for b, s in ((2, 3), (1, 5), (3, 1)):
+        x, y = torch.randn(b, s, 4), torch.randn(b, s, 4)
+        assert_eager(proto, {"x": x, "y": y}, [x @ y.mT])
+
+
+def test_what_is_wrong_with_another_size_is_told_of_an_example_of_one() -> None:
+    """A program that fixes the sequence does so in a batch of any size."""
+    sizes = ({0: "b", 1: "s"},)
+    with pytest.raises(OptionError, match=r"^to_onnx dynamic_shapes: x.shape\[1\] is to be dynamic"):
+        rust_ort.to_onnx(lambda x: x.reshape(x.shape[0], 12) * 2, torch.randn(1, 3, 4), dynamic_shapes=sizes)

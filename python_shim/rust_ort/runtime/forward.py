@@ -97,6 +97,8 @@ def _of_any_size(model: Any, call: Callable[[], Call], options: Options) -> Forw
     except ClientError as error:
         if one_line(str(error)) == one_line(str(failed)):  # sizes of 1 have no part in it
             raise error from None
+        if isinstance(failed, OptionError) and not any(str(size) in str(failed) for size in small):
+            raise failed from None  # it is of another size
         why = f"with 2 there, {failed}" if failed else str(error)
         raise _apart_error(small, why) from (failed or error)
 

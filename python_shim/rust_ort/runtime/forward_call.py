@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from rust_ort.errors import OptionError
-from rust_ort.observe.state import Copies
+from rust_ort.observe.state import Copies, is_plain
 from rust_ort.observe.values import named_values
 from rust_ort.options import arguments
 from rust_ort.runtime.assumptions import LEAST_TRACED
@@ -49,7 +50,8 @@ def call_of(
 
 def _apart(model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The arguments, each tensor of them an object of its own, and none of the model's: torch would take two that are
-    one for one input, and the other one's name would be nobody's."""
+    one for one input, and the other one's name would be nobody's. Each lies in memory as an ONNX tensor does, or torch
+    would assume something of its strides."""
     members = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
     met = {id(tensor) for tensor in members}
 
@@ -58,6 +60,8 @@ def _apart(model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
             return leaf
         if id(leaf) in met:
             leaf = leaf.detach().clone()
+        elif is_plain(leaf) and (not leaf.is_contiguous() or leaf.storage_offset()):
+            leaf.data = leaf.detach().clone(memory_format=torch.contiguous_format)
         met.add(id(leaf))
         kept.append(leaf)
         return leaf
