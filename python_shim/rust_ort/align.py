@@ -39,9 +39,9 @@ class Alignment:
     is by the provenance of a dump's part; transposed: the axes with which the two are equal, else None; counterparts:
     rows of the values that the verdict is about, where they stand elsewhere, else None; numbers that are not finite are
     "inf" and "nan", which `float` reads. summary: rows and verdicts counted. outputs: {"all", "matched", "mismatch",
-    "empty", "alone", "worst"}, worst: a row's number. models: of each its path ("model1" for a ModelProto), feeds,
-    notes on how they were matched, and where it ended ("error", else None). text: every row for people. brief: what the
-    command prints."""
+    "empty", "alone", "of_two_types", "of_nan", "in_order", "worst"}, worst: a row's number. models: of each its path
+    ("model1" for a ModelProto), feeds, notes on how they were matched, and where it ended ("error", else None). text:
+    every row for people. brief: what the command prints."""
 
     rows: list[dict[str, Any]]
     summary: dict[str, int]

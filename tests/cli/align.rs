@@ -562,7 +562,10 @@ fn a_value_in_another_place_is_judged_against_its_counterpart() {
     let value = json(folder.path(), &["a.onnx", "c.onnx"]);
     let verdicts = |name: &str| row(&value, name)["verdict"].clone();
     assert_eq!([verdicts("W"), verdicts("U"), verdicts("y")], ["match", "mismatch", "mismatch"], "{}", value["text"]);
-    assert_eq!(value["outputs"], json!({ "all": 1, "matched": 0, "mismatch": 1, "empty": 0, "alone": 0, "worst": 7 }));
+    assert_eq!(
+        value["outputs"],
+        json!({ "all": 1, "matched": 0, "mismatch": 1, "empty": 0, "alone": 0, "of_two_types": 0, "of_nan": 0, "in_order": true, "worst": 7 })
+    );
     let said = align(folder.path(), &["a.onnx", "c.onnx"]);
     assert!(said.code == 1 && said.out.contains("outputs: 0 of 1 match, 1 differ, worst a="), "{}", said.out);
 }
@@ -589,6 +592,33 @@ fn a_value_of_another_operator_is_no_counterpart() {
 }
 
 #[test]
+fn outputs_of_nan_alone_or_without_elements_are_no_match() {
+    let folder = tempfile::tempdir().unwrap();
+    // 0/0 before the last operator, of which the two models have different ones, behind a weight that they share.
+    let of = |last: &str, dims: &[i64]| GraphProto {
+        input: vec![info("x", DType::F32, dims)],
+        output: vec![info("y", DType::F32, dims)],
+        node: vec![
+            node("Sub", &["x", "x"], &["zero"]),
+            node("Div", &["zero", "zero"], &["nan"]),
+            node("Add", &["nan", "w"], &["sum"]),
+            node(last, &["sum"], &["y"]),
+        ],
+        initializer: vec![constant("w", &[1.])],
+        ..Default::default()
+    };
+    put(folder.path(), "a.onnx", of("Sigmoid", &[3]));
+    put(folder.path(), "b.onnx", of("Neg", &[3]));
+    let said = align(folder.path(), &["a.onnx", "b.onnx"]);
+    let told = "outputs: 0 of 1 match, 1 not compared";
+    assert!(said.code == 3 && said.out.contains(told) && said.out.contains("NaN throughout"), "{}", said.out);
+    put(folder.path(), "a.onnx", of("Sigmoid", &[0]));
+    put(folder.path(), "b.onnx", of("Neg", &[0]));
+    let said = align(folder.path(), &["a.onnx", "b.onnx"]);
+    assert!(said.code == 3 && said.out.contains("outputs: 0 of 1 match, 1 without elements"), "{}", said.out);
+}
+
+#[test]
 fn outputs_and_inputs_are_paired_by_name_then_content() {
     let folder = tempfile::tempdir().unwrap();
     let of = |inputs: [&str; 2], outputs: [&str; 2], written: [&str; 2]| {
@@ -606,7 +636,7 @@ fn outputs_and_inputs_are_paired_by_name_then_content() {
     for (name, graph) in [
         ("named.onnx", of(["x", "z"], ["n", "m"], ["m", "n"])),
         ("content.onnx", of(["x", "z"], ["s", "r"], ["r", "s"])),
-        ("counted.onnx", of(["x", "z"], ["val_1", "val_2"], ["val_2", "val_1"])),
+        ("counted.onnx", of(["x", "z"], ["val_1", "val_3"], ["val_3", "val_1"])),
     ] {
         let first = if name == "counted.onnx" { ["val_1", "val_2"] } else { ["m", "n"] };
         put(folder.path(), "a.onnx", of(["x", "z"], first, first));
@@ -618,7 +648,7 @@ fn outputs_and_inputs_are_paired_by_name_then_content() {
         let expected = match name {
             "named.onnx" => ["m", "n"],
             "content.onnx" => ["r", "s"],
-            _ => ["val_2", "val_1"],
+            _ => ["val_3", "val_1"],
         };
         assert_eq!(
             [of(0), of(1)],
@@ -626,9 +656,20 @@ fn outputs_and_inputs_are_paired_by_name_then_content() {
             "{}",
             value["text"]
         );
-        assert_eq!(value["outputs"]["matched"], 2, "{}", value["text"]);
-        assert_eq!(align(folder.path(), &["a.onnx", name]).code, 0);
+        assert_eq!(
+            (&value["outputs"]["matched"], &value["outputs"]["in_order"]),
+            (&json!(2), &json!(false)),
+            "{}",
+            value["text"]
+        );
+        let said = align(folder.path(), &["a.onnx", name]);
+        assert!(said.code == 0 && said.out.contains("outputs: 2 of 2 match, in another order, worst"), "{}", said.out);
     }
+    // Who counts alike means the same by it.
+    put(folder.path(), "a.onnx", of(["x", "z"], ["output_0", "output_1"], ["output_0", "output_1"]));
+    put(folder.path(), "swapped.onnx", of(["x", "z"], ["output_0", "output_1"], ["output_1", "output_0"]));
+    let said = align(folder.path(), &["a.onnx", "swapped.onnx"]);
+    assert!(said.code == 1 && said.out.contains("outputs: 0 of 2 match, 2 differ, worst"), "{}", said.out);
     put(folder.path(), "a.onnx", of(["x", "z"], ["m", "n"], ["m", "n"]));
     // One that the other model has not is no match.
     let mut one = of(["x", "z"], ["m", "n"], ["m", "n"]);

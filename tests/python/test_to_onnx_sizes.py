@@ -203,6 +203,22 @@ def test_one_is_tried_of_each_size_beside_larger_ones() -> None:
         rust_ort.to_onnx(_apart_at_one_and_many, torch.randn(1, 1, 4), dynamic_shapes=sizes)
 
 
+def test_one_is_tried_beside_the_least_that_torch_traces() -> None:
+    """It drops what two sizes of 2 or more never are."""
+    proto = rust_ort.to_onnx(
+        lambda x: x * 100 if x.shape[0] * x.shape[1] == 2 else x + 1,
+        torch.randn(3, 4),
+        dynamic_shapes=({0: "b", 1: "s"},),
+    )
+    assert {"x.shape[0] >= 1", "x.shape[1] >= 1"} - {*assumed(proto)}
+
+
+def test_a_size_that_torch_was_left_to_fix_stays_as_it_is_in_a_trial() -> None:
+    sizes = ({0: Dim.AUTO}, {0: Dim.AUTO})
+    proto = rust_ort.to_onnx(lambda x, y: (x * y).mean(), torch.randn(1), torch.randn(5), dynamic_shapes=sizes)
+    assert assumed(proto) == ["y.shape[0] >= 1"]
+
+
 def test_nothing_is_assumed_of_strides_which_an_onnx_tensor_has_not() -> None:
     base = torch.randn(2, 6, 4)
     sizes = ({0: "b", 1: "s"}, {1: "s", 0: "b"})

@@ -20,7 +20,7 @@ from rust_ort.export.text import one_line
 from rust_ort.export.translate import Translated
 from rust_ort.observe.values import named_values
 from rust_ort.options import Options
-from rust_ort.runtime.assumptions import Assumptions
+from rust_ort.runtime.assumptions import LEAST_TRACED, Assumptions
 from rust_ort.runtime.capture import Captured, capture
 from rust_ort.runtime.decisive import opset as opset_of
 from rust_ort.runtime.dynamic_shapes import DynamicSize, resize
@@ -75,7 +75,7 @@ def _of_any_size(model: Any, call: Callable[[], Call], options: Options) -> Forw
         made = _traced(model, example, options)
         _try_one(model, made, call)
         return made
-    resize(larger.small(least=1), 2)
+    resize(larger.small(least=1), LEAST_TRACED)
     failed: Exception | None = None
     if not larger.small():
         try:
@@ -116,7 +116,7 @@ def _try_one(model: Any, made: Forward, call: Callable[[], Call]) -> list[Dynami
     candidates: dict[str, None] = dict.fromkeys(
         symbol for size, symbol in zip(made.call.sizes, symbols, strict=True) if in_words(size) in open_to_one | small
     )
-    tried = {chosen: _differs_at_one(model, made, call(), symbols, chosen) for chosen in _some_of(candidates)}
+    tried = {chosen: _differs_at_one(model, made, call, symbols, chosen) for chosen in _some_of(candidates)}
     wrong = [chosen for chosen, differs in tried.items() if differs]
     right: set[str] = set()
     for symbol in candidates:
@@ -141,13 +141,24 @@ MOST_IN_PAIRS = 4
 
 
 def _differs_at_one(
-    model: Any, made: Forward, call: Call, symbols: Sequence[str], chosen: Collection[str]
+    model: Any, made: Forward, call: Callable[[], Call], symbols: Sequence[str], chosen: Collection[str]
 ) -> bool | None:
-    """Whether the graph gives other results than eager where the chosen sizes are 1, and all others larger; None where
-    that is against what is assumed, or the model takes no such call."""
+    """Whether the graph gives other results than eager where the chosen sizes are 1, and all others the example's or as
+    small as they may be; None where that is against what is assumed, or the model takes no such call."""
+    trials = [_differs(model, made, call(), symbols, chosen, small=small) for small in (False, True)]
+    return True if any(trials) else next((differs for differs in trials if differs is not None), None)
+
+
+def _differs(
+    model: Any, made: Forward, call: Call, symbols: Sequence[str], chosen: Collection[str], *, small: bool
+) -> bool | None:
     sizes = list(zip(call.sizes, symbols, strict=True))
     resize([size for size, symbol in sizes if symbol in chosen], 1)
-    resize([size for size, symbol in sizes if symbol not in chosen and size.length == 1], 2)
+    least = {size: bounds.least for bounds in made.assumed.bounds for size in bounds.sizes}
+    others = [size for size, symbol in sizes if symbol not in chosen and not symbol.isdigit()]  # a number is fixed
+    for size in others:
+        if small or size.length == 1:
+            resize([size], max(LEAST_TRACED, least.get(in_words(size), 0)))
     if not made.assumed.holds({in_words(size): size.length for size, _ in sizes}):
         return None
     with contextlib.suppress(Exception), warnings.catch_warnings():  # a model that takes no 1 may say so as it likes

@@ -248,7 +248,7 @@ impl Aligned<'_> {
             return Exit::Mismatch;
         }
         let outputs = Outputs::of(&self.rows);
-        let is_whole = outputs.alone + outputs.not_read() == 0;
+        let is_whole = outputs.alone + outputs.not_read() == 0 && (outputs.all == 0 || outputs.matched > 0);
         if counts.matched == 0 || counts.not_compared > 0 || !is_whole { Exit::NothingCompared } else { Exit::Success }
     }
 

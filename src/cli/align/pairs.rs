@@ -1,6 +1,6 @@
 //! What stands beside what: inputs and outputs first, the rest by edit distance.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::counterparts::Search;
 use crate::compare::{Kind, RunResult, align};
@@ -9,7 +9,7 @@ use crate::compare::{Kind, RunResult, align};
 pub(super) type Pair = (Option<usize>, Option<usize>);
 
 /// Pairs in the order of their rows: initializers, inputs, results, outputs. Inputs and outputs are paired by name, then
-/// content, then type; outputs by a name that exporters count (`val_103`) last, unless they are equal. An input may be the
+/// content, then type; outputs by a name that exporters count (`val_103`) last, unless they are equal or both models have the same names. An input may be the
 /// other model's initializer, by name or content. What is left is paired by edit distance.
 pub(super) fn pairs(search: &mut Search<'_>) -> Vec<Pair> {
     let inputs = ends(search, Kind::Input);
@@ -47,8 +47,13 @@ fn ends(search: &mut Search<'_>, kind: Kind) -> Vec<(usize, usize)> {
     let mut free = [of_kind(search, 0, kind), of_kind(search, 1, kind)];
     let with = |search: &Search<'_>| [of_kind(search, 0, Kind::Initializer), of_kind(search, 1, Kind::Initializer)];
     let mut constants = if kind == Kind::Input { with(search) } else { <[Vec<usize>; 2]>::default() };
-    // What is fed to inputs of one name is the same, whoever counted them.
-    let by_name: Belong<'_> = if kind == Kind::Output { Search::surely_named_alike } else { Search::named_alike };
+    // What is fed to inputs of one name is the same, whoever counted them. So are outputs where both models have all names
+    // of each other: where they count apart, each has some that the other has not.
+    let names = |search: &Search<'_>, side: usize| -> BTreeSet<String> {
+        free[side].iter().map(|&at| search.results(side)[at].name.clone()).collect()
+    };
+    let are_named_alike = kind == Kind::Input || names(search, 0) == names(search, 1);
+    let by_name: Belong<'_> = if are_named_alike { Search::named_alike } else { Search::surely_named_alike };
     let ways: [(Belong<'_>, bool); 4] =
         [(by_name, true), (Search::agree, true), (Search::typed_alike, false), (Search::named_alike, false)];
     for (belong, is_sure) in ways {

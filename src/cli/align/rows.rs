@@ -49,6 +49,8 @@ pub(super) struct Row<'a> {
     pub(super) number: usize,
     pub(super) symbol: Symbol,
     pub(super) sides: [Option<&'a RunResult>; 2],
+    /// Place of each among its model's results.
+    pub(super) places: Pair,
     /// What each is by the provenance of its part, such as `layer.weight`.
     pub(super) called: [Option<&'a str>; 2],
     /// The type of each that is compared bit by bit, as ONNX calls it.
@@ -208,7 +210,17 @@ pub(super) fn rows<'a>(traces: [&'a Trace; 2], tolerance: Option<&'a Tolerance>)
         let called = [(first, sides[0]), (second, sides[1])].map(|(trace, side)| trace.called(side?));
         let exact = [i.and_then(|i| first.exact(i)), j.and_then(|j| second.exact(j))];
         let exact = exact.map(|exact| Some(exact?.dtype.as_str()));
-        rows.push(Row { number: at + 1, symbol, sides, called, exact, distance, verdict, standing: Standing::Pair });
+        rows.push(Row {
+            number: at + 1,
+            symbol,
+            sides,
+            places: (i, j),
+            called,
+            exact,
+            distance,
+            verdict,
+            standing: Standing::Pair,
+        });
     }
     let mut places = [HashMap::new(), HashMap::new()];
     for (row, &(i, j)) in rows.iter().zip(&pairs) {
@@ -372,6 +384,12 @@ pub(super) struct Outputs {
     pub(super) empty: usize,
     /// Those that one model has alone.
     pub(super) alone: usize,
+    /// Pairs of two types, whatever their values.
+    pub(super) of_two_types: usize,
+    /// Pairs of NaN throughout, which are not compared.
+    pub(super) of_nan: usize,
+    /// Whether both models give the pairs in one order.
+    pub(super) in_order: bool,
     /// The pair that is furthest apart, by max|Δ|/max|r|: its row.
     pub(super) worst: Option<usize>,
 }
@@ -390,8 +408,12 @@ impl Outputs {
             rows.iter().filter(has).count()
         };
         let mut outputs = Self { all: with(true), alone: with(true) - with(false), ..Self::default() };
+        let pairs = || rows.iter().filter(|row| row.sides.iter().all(is_output));
+        outputs.of_two_types = pairs().filter(|row| row.dtype(0) != row.dtype(1)).count();
+        outputs.of_nan = pairs().filter(|row| is_nan_alone(row)).count();
+        outputs.in_order = pairs().is_sorted_by_key(|row| row.places.1);
         let mut worst = -1.;
-        for row in rows.iter().filter(|row| row.sides.iter().all(is_output)) {
+        for row in pairs() {
             let Some(verdict) = &row.verdict else { continue };
             match outcome(row) {
                 Outcome::Matched => outputs.matched += 1,
@@ -430,9 +452,17 @@ fn outcome(row: &Row<'_>) -> Outcome {
         Some(_) if row.standing == Standing::Alone => Outcome::NoCounterpart,
         Some((Verdict::NotCompared(_) | Verdict::Failed(_), _)) => Outcome::NotCompared,
         Some((verdict, Some(metrics))) if verdict.is_pass() && metrics.n == 0 => Outcome::Empty,
+        Some((verdict, _)) if verdict.is_pass() && is_nan_alone(row) => Outcome::NotCompared,
         Some((verdict, _)) if verdict.is_pass() => Outcome::Matched,
         Some(_) => Outcome::Mismatch,
     }
+}
+
+/// Whether both values are NaN throughout, as any two are once a NaN is made: a constant is what it is.
+fn is_nan_alone(row: &Row<'_>) -> bool {
+    let is_computed = row.sides.iter().flatten().any(|side| matches!(side.kind, Kind::Result | Kind::Output));
+    let metrics = row.verdict.as_ref().and_then(|verdict| verdict.metrics.as_ref());
+    is_computed && metrics.is_some_and(|metrics| metrics.n > 0 && metrics.both_nan == metrics.n)
 }
 
 impl Counts {

@@ -201,13 +201,21 @@ fn delta(row: &Row<'_>) -> String {
 /// What the outputs come to: `outputs: 2 of 2 match, worst a=1.00e-7 r=2.00e-8 ("y" of row 7)`.
 pub(super) fn outputs(rows: &[Row<'_>], counts: &Counts) -> String {
     let outputs = Outputs::of(rows);
-    let Outputs { all, matched, mismatch, empty, alone, worst } = outputs;
+    let Outputs { all, matched, mismatch, empty, alone, of_two_types, of_nan, in_order, worst } = outputs;
     let mut text = format!("outputs: {matched} of {all} match");
     let not_read = outputs.not_read();
-    let told =
-        [(mismatch, "differ"), (alone, "in one model alone"), (not_read, "not compared"), (empty, "without elements")];
+    let told = [
+        (mismatch, "differ"),
+        (alone, "in one model alone"),
+        (not_read, "not compared"),
+        (empty, "without elements"),
+        (of_two_types, "of two types"),
+    ];
     for (n, what) in told {
         text += &if n > 0 { format!(", {n} {what}") } else { String::new() };
+    }
+    if !in_order {
+        text += ", in another order";
     }
     if let Some(row) = worst.and_then(|number| rows.get(number - 1)) {
         let name = row.sides.iter().flatten().next().map_or("", |side| side.name.as_str());
@@ -215,6 +223,10 @@ pub(super) fn outputs(rows: &[Row<'_>], counts: &Counts) -> String {
     }
     if counts.matched == 0 && counts.empty > 0 {
         text += "; nothing was compared: no value has elements";
+    }
+    if of_nan > 0 {
+        text +=
+            &format!("; {of_nan} of NaN throughout in both, which says nothing: give feeds that the model is made for");
     }
     text + "\n"
 }

@@ -100,7 +100,7 @@ fn chosen<'a>(boxes: &'a [Shown], folds: &[Fold]) -> Result<Vec<Option<&'a str>>
     let modules: BTreeSet<&str> = boxes.iter().map(|shown| shown.module.as_str()).collect();
     if modules.iter().all(|path| path.is_empty()) {
         let whose = "a part of a dump knows the modules of its nodes (`with rust_ort.dump(\"name\"): ...`), and so does a \
-            model that torch.onnx.export(..., dynamo=True) wrote";
+            model that rust_ort.to_onnx or torch.onnx.export(..., dynamo=True) wrote";
         return Err(format!("no node tells which module it is of: there is nothing to --fold; {whose}"));
     }
     let depth = folds.iter().filter_map(|fold| if let Fold::Depth(depth) = fold { Some(*depth) } else { None }).min();
