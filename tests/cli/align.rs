@@ -99,7 +99,7 @@ fn models_that_share_no_names_are_aligned_by_what_they_compute() {
         "004 = | RESULT float32  1:2                  MYAA Mul             a_",
         "005 = | OUTPUT float32  1:2                  MYAA                 a_",
         "| a=0 r=0\n",
-        "5 rows: 5 =, 0 ~, 0 -, 0 +; values of pairs: 5 match, 0 mismatch, 0 not compared\n",
+        "5 rows: 5 =, 0 ~, 0 -, 0 +; verdicts: 5 match, 0 mismatch, 0 not compared\n",
     ] {
         assert!(said.out.contains(line), "{line}\n{}", said.out);
     }

@@ -199,6 +199,9 @@ pub(super) fn matched(
                     let whose =
                         if source.name.is_empty() { "a tensor".to_owned() } else { format!("{:?}", source.name) };
                     let how = match (fitting, rivals) {
+                        (1, 1) if sources.iter().filter(|source| input.fits(&source.tensor)).count() > 1 => {
+                            "the only one of its dtype and shape that no name took".to_owned()
+                        }
                         (1, 1) => "the only one of its dtype and shape".to_owned(),
                         _ => format!(
                             "ambiguous: {fitting} tensors and {rivals} inputs have its dtype and shape, taken in their order"
@@ -456,6 +459,12 @@ mod tests {
         let feeds = matched_to(&[half], &sources[..1]).unwrap();
         assert_eq!(feeds.given[0].tensor.desc().to_string(), "float16[2]");
         assert!(feeds.notes[0].ends_with("cast from float32 to float16"), "{:?}", feeds.notes);
+        let named = [input("q", DType::F32, &two), input("b", DType::F32, &two)];
+        let feeds = matched_to(&named, &[source("a", &[2]), source("b", &[2])]).unwrap();
+        assert_eq!(
+            feeds.notes,
+            ["input \"q\" is fed with \"a\", the only one of its dtype and shape that no name took"]
+        );
         let error = matched_to(&inputs[..1], &[source("a", &[3])]).unwrap_err();
         assert!(error.contains("expected float32[2], the tensor of its name is float32[3]"), "{error}");
     }

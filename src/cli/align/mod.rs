@@ -321,7 +321,7 @@ impl Aligned<'_> {
         let Counts { rows, same, paired, first_alone, second_alone, .. } = counts;
         let Counts { matched, mismatch, not_compared, no_counterpart, empty, .. } = counts;
         let mut text = format!(
-            "{rows} rows: {same} =, {paired} ~, {first_alone} -, {second_alone} +; values of pairs: {matched} match, \
+            "{rows} rows: {same} =, {paired} ~, {first_alone} -, {second_alone} +; verdicts: {matched} match, \
              {mismatch} mismatch, {not_compared} not compared"
         );
         for (n, what) in [(no_counterpart, "without a counterpart"), (empty, "without elements")] {

@@ -294,7 +294,17 @@ mod tests {
 
     fn row<'a>(number: usize, symbol: Symbol, sides: [Option<&'a RunResult>; 2]) -> Row<'a> {
         let [called, exact] = [[None; 2]; 2];
-        Row { number, symbol, sides, called, exact, distance: None, verdict: None, standing: Standing::Pair }
+        Row {
+            number,
+            symbol,
+            sides,
+            places: (None, None),
+            called,
+            exact,
+            distance: None,
+            verdict: None,
+            standing: Standing::Pair,
+        }
     }
 
     #[test]
