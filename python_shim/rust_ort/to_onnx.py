@@ -73,8 +73,9 @@ def to_onnx(
     `output`, `output_0`; one named like an input has a number behind it. Buffers, and tensors that the program has from
     elsewhere, are initializers. What else a program does, to its attributes, a logger or a file, is not in the model;
     nor is a write into a buffer or parameter that each call overwrites whole before it reads it. A model that computes
-    in bfloat16 on the CPU is written with a warning: its provider needs `rust-ort widen`. What torch assumed of dynamic
-    sizes is in metadata_props["rust_ort.assumes"], one a line, `x.shape[0] == y.shape[0]`: the model is right for sizes
+    in bfloat16 on the CPU is written with a warning: its provider needs `rust-ort widen`; so is one with a type that
+    ONNX has not for an operator, such as a product of int16. What torch assumed of dynamic sizes is in
+    metadata_props["rust_ort.assumes"], one a line, `x.shape[0] == y.shape[0]`: the model is right for sizes
     of which that holds. Where torch has 2 as the least size, 1 is tried: `>= 1` where the graph then gives eager's
     results. The modules that a node is in are in its metadata, as torch.onnx.export has them.
 

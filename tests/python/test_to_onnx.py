@@ -633,3 +633,9 @@ def test_bfloat16_on_the_cpu_is_warned_of_with_the_command_that_helps() -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "to_onnx")
         rust_ort.to_onnx(nn.Linear(3, 3).half(), torch.eye(3).half())
+
+
+@pytest.mark.parametrize("function", [lambda x: x @ x, lambda x: x.bool().sort().values], ids=["int16", "bool"])
+def test_a_type_that_onnx_has_not_for_an_operator_is_warned_of(function: Callable[[Tensor], Tensor]) -> None:
+    with pytest.warns(UserWarning, match="by onnx's checker no runtime takes this model: .*(MatMul|TopK)"):
+        rust_ort.to_onnx(function, torch.ones(3, 3, dtype=torch.int16))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,14 @@ from rust_ort.errors import OptionError
 from rust_ort.export import folding
 from rust_ort.export.module_functions import Stack, name_modules, outline
 from rust_ort.export.opset import bodies
+from rust_ort.export.text import one_line
 from rust_ort.export.translate import Translated
 
 MOST_BYTES = (2 << 30) - (16 << 20)
 """Of tensors within one message: protobuf writes none of 2 GiB, and the graph takes some, too."""
+
+MOST_CHECKED_BYTES = 256 << 20
+"""Of a model whose types are inferred to check them, which copies it."""
 
 ASSUMES = "rust_ort.assumes"
 """Key of the model's metadata: what holds of sizes in it, one a line."""
@@ -203,12 +208,23 @@ def saved(model: Any, path: Path | None) -> Any:
         return _saved_with_data(ir, onnx, model, path)
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto)
+    _warn_of_types(onnx, proto)
     if path is not None:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
             written = Path(folder) / path.name
             written.write_bytes(proto.SerializeToString(deterministic=True))
             os.replace(written, path)
     return proto
+
+
+def _warn_of_types(onnx: Any, proto: Any) -> None:
+    """Says where an operator is given a type that ONNX does not have for it, as torch does: no runtime takes that."""
+    if proto.ByteSize() > MOST_CHECKED_BYTES:
+        return
+    try:
+        onnx.checker.check_model(proto, full_check=True)
+    except Exception as error:  # of shape inference
+        warnings.warn(f"to_onnx: by onnx's checker no runtime takes this model: {one_line(str(error))}", stacklevel=4)
 
 
 def _saved_with_data(ir: Any, onnx: Any, model: Any, path: Path) -> Any:
