@@ -268,7 +268,10 @@ def test_what_is_printed_is_what_the_command_prints() -> None:
     )
     assert [model["path"] for model in found.models] == ["model1", "model2"]
     assert "model 1: model1, " in str(found) and "rust-ort-align-" not in found.text + found.feeds
-    assert found.outputs == {"all": 1, "matched": 0, "mismatch": 1, "empty": 0, "alone": 0, "worst": 3}
+    assert found.outputs == {
+        "all": 1, "matched": 0, "mismatch": 1, "empty": 0, "alone": 0, "of_two_types": 0, "of_nan": 0,
+        "in_order": True, "worst": 3,
+    }  # fmt: skip
 
 
 def test_a_value_has_one_verdict_wherever_it_stands() -> None:
