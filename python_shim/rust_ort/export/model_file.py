@@ -207,8 +207,7 @@ def saved(model: Any, path: Path | None) -> Any:
             )
         return _saved_with_data(ir, onnx, model, path)
     proto = ir.to_proto(model)
-    onnx.checker.check_model(proto)
-    _warn_of_types(onnx, proto)
+    _check(onnx, proto)
     if path is not None:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
             written = Path(folder) / path.name
@@ -217,13 +216,16 @@ def saved(model: Any, path: Path | None) -> Any:
     return proto
 
 
-def _warn_of_types(onnx: Any, proto: Any) -> None:
-    """Says where an operator is given a type that ONNX does not have for it, as torch does: no runtime takes that."""
-    if proto.ByteSize() > MOST_CHECKED_BYTES:
-        return
+def _check(onnx: Any, proto: Any) -> None:
+    """Warns where an operator is given a type that ONNX does not have for it, as torch does: no runtime takes that.
+    Errors: onnx.checker's, of what is wrong otherwise."""
+    is_small = proto.ByteSize() <= MOST_CHECKED_BYTES
     try:
-        onnx.checker.check_model(proto, full_check=True)
-    except Exception as error:  # of shape inference
+        onnx.checker.check_model(proto, full_check=is_small)
+    except Exception as error:
+        if not is_small:
+            raise
+        onnx.checker.check_model(proto)  # without types
         warnings.warn(f"to_onnx: by onnx's checker no runtime takes this model: {one_line(str(error))}", stacklevel=4)
 
 
