@@ -19,7 +19,8 @@ from rust_ort.compare import compare
 from rust_ort.dump import dump
 from rust_ort.errors import OptionError
 from rust_ort.link.program import said_by
-from rust_ort.observe.report import Report
+from rust_ort.observe.peer import TORCHS_OWN
+from rust_ort.observe.report import SHOWS_TORCHS_OWN, Report
 from rust_ort.observe.session import holds_calls
 from rust_ort.options import Options, arguments
 
@@ -130,7 +131,8 @@ def blame(
             followed = _blame(report, said_by("blame", [str(run), *asked, "--follow"]), kept)
             found = found if followed.culprit is None else followed
             if found.culprit is None and not any(answer["complaints"] for answer in found.answers):
-                found = dataclasses.replace(found, text=f"{found.text}\n{ELSEWHERE}\n")
+                why = f"{TORCHS_OWN}; {SHOWS_TORCHS_OWN}" if report.is_torchs_own else ELSEWHERE
+                found = dataclasses.replace(found, text=f"{found.text}\n{why}\n")
     return found
 
 

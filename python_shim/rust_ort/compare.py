@@ -22,12 +22,13 @@ from rust_ort.export.provenance import named_as_in
 from rust_ort.link.specs import Policy, Verdict, not_compared
 from rust_ort.observe import limits
 from rust_ort.observe.graph_info import GraphInfo
+from rust_ort.observe.peer import TORCHS_OWN, torchs_own
 from rust_ort.observe.report import Report
 from rust_ort.observe.second_look import LOOKS_INSIDE_SECONDS, Known, looked_at_again, seconds_for, terms_of
 from rust_ort.observe.sides import BY_CHANCE, Call, Run, fill, is_compiled, named_members, pairs
 from rust_ort.observe.spread import spreads
 from rust_ort.observe.values import same
-from rust_ort.observe.verdicts import graph_breaks, missing, policy
+from rust_ort.observe.verdicts import Pair, graph_breaks, missing, policy
 from rust_ort.observe.wide import in_wide
 from rust_ort.options import Options, arguments
 
@@ -72,8 +73,9 @@ def compare(
     backend runs once more with what its graphs give compared, and their nodes where eager took no more than 4 s: what a
     graph gives after a branch that rounding turned is a "tie", which is ok, and a wrong node is named; what is made of
     it outside the graphs stays a mismatch. Where each node alone is right, eager runs some times more with every
-    operation off by a rounding: what that moves as far is "noise", too. Under the option compare_float64="all" every
-    value tells how far both are from float64.
+    operation off by a rounding: what that moves as far is "noise", too. What still differs and is what torch's own
+    backend aot_eager gives is torch.compile's: it stays a mismatch, and its reason says so. Under the option
+    compare_float64="all" every value tells how far both are from float64.
 
     Errors: OptionError for an argument or option; ClientError for a model that cannot be called, a loss that fails, a
     transform that fails; DaemonFault. What the model raises comes through, with a note that says on which side.
@@ -94,6 +96,7 @@ def compare(
         sides.graphs = _looked_inside(call, judge.used, sides.seconds) or sides.graphs
         verdicts |= judge.not_noise(verdicts)
         verdicts |= judge.excused(verdicts)
+    verdicts |= judge.explained(verdicts)
     return Report(
         verdicts=judge.in_order(verdicts), graphs=sides.graphs,
         missing=[*missing(judge.used, sides.graphs), *_unmet(sides.graphs, backward), *sides.not_its_own],
@@ -235,9 +238,30 @@ class _Judge:
         judged = self._compared(moved, terms=self._terms_beside_float64, exact=self._float64, spreads=moved)
         return {verdict.name: verdict for verdict in judged}
 
+    def explained(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+        """{name: the verdict with its reason}, of what differs from eager because torch.compile itself does."""
+        known = {entry.name: entry for entry in self._entries if isinstance(entry, Verdict)} | dict(verdicts)
+        wrong = {name: verdict for name, verdict in known.items() if verdict.kind in ("mismatch", "failed")}
+        if not wrong or _has_wrong_node(self._sides.graphs):
+            return {}
+
+        def compared(pairs: Sequence[Pair]) -> list[Verdict]:
+            sizes = {name: reference.shape for name, reference, _, _ in pairs if reference is not None}
+            known = self._terms_beside_float64.items()
+            terms = {name: one for name, one in known if one is not None and one.shape == sizes.get(name)}
+            return Client.get(self.used).compare(pairs, self._policy, terms=terms)
+
+        with self._call.runs() as runs:
+            own = torchs_own(wrong, self._sides.candidate, runs, compared)
+        told = {name: "; ".join(filter(None, (wrong[name].reason, TORCHS_OWN))) for name in own}
+        return {name: dataclasses.replace(wrong[name], reason=why, noise=None) for name, why in told.items()}
+
     def in_order(self, verdicts: Mapping[str, Verdict]) -> list[Verdict]:
         """These and what is known without a comparison, as the sides gave the values."""
-        every = [verdicts[entry[0]] if isinstance(entry, tuple) else entry for entry in self._entries]
+        every = [
+            verdicts[entry[0]] if isinstance(entry, tuple) else verdicts.get(entry.name, entry)
+            for entry in self._entries
+        ]
         nothing = "the model gave no tensor, neither as output nor as gradient or buffer"
         return every or [not_compared("output", nothing)]
 

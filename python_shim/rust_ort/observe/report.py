@@ -15,6 +15,7 @@ from rust_ort.errors import ClientError, NumericMismatch
 from rust_ort.link.specs import Verdict
 from rust_ort.observe import placement, work
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
+from rust_ort.observe.peer import TORCHS_OWN
 from rust_ort.observe.rules import rule_lines, total
 
 SCHEMA_VERSION = 7
@@ -29,6 +30,7 @@ OTHER_DRAWS = (
     "the backend drew other random numbers than eager, so what differs may be chance; in a compiled function "
     "numpy.random is torch's generator, and its own again with torch._dynamo.config.use_numpy_random_stream = True"
 )
+SHOWS_TORCHS_OWN = "torch.compile(model, backend='aot_eager') beside eager shows the same, without this backend"
 ZEROS = "so that the match tells little (weights that begin at zero make it so)"
 SHOWN_WRONG = 5
 SHOWN_NODES = 20
@@ -103,6 +105,11 @@ class Report:
         return f"nothing of it ran on ONNX Runtime, so there is nothing to {do}: {why}"
 
     @property
+    def is_torchs_own(self) -> bool:
+        """Whether values differ from eager, and every one of them because torch.compile itself changes it."""
+        return bool(self._wrong) and all(map(_is_torchs_own, self._wrong))
+
+    @property
     def _failed(self) -> list[tuple[str, NodeVerdict]]:
         """(graph, node) of the nodes that could not be compared: none of them is accused."""
         return [(graph, node) for graph, node in self.nodes if node.is_failed]
@@ -149,6 +156,8 @@ class Report:
             return []
         if self.drew_otherwise:
             return [f"next: {OTHER_DRAWS}"]
+        if self.is_torchs_own:
+            return [f"next: {SHOWS_TORCHS_OWN}"]
         worst = next((verdict.name for verdict in self._wrong), "")
         of = f", gradient={worst.removeprefix('grad of ')!r}" if worst.startswith("grad of ") else ""
         return [f"next: print(rust_ort.blame(model, ...{of})) says which node is to blame, if any"]
@@ -207,6 +216,8 @@ class Report:
                 numbers = f"{numbers:<31}  {verdict.reason}"
             if verdict.noise is not None:
                 numbers = f"{numbers:<31}  {noise_text(verdict)}"
+            if verdict.is_measured and _is_torchs_own(verdict):
+                numbers = f"{numbers:<31}  torch.compile's own, see below"
             lines.append(f"{verdict.name:<{width}}  {verdict.kind:<12}  {numbers}")
         lines += self._hidden(shown)
         worst = next((verdict for verdict in self._wrong if verdict.kind == "mismatch"), None)
@@ -280,6 +291,8 @@ class Report:
         if measured and self.first_worse_node is not None:
             graph, node = self.first_worse_node
             lines.append(f"first node worse than eager: {graph}: {node.name} ({node.op}): {noise_text(node.local)}")
+        if own := sum(map(_is_torchs_own, self._wrong)):
+            lines.append(f"{own} of {len(self._wrong)} wrong values: {TORCHS_OWN}")
         if self._failed:
             lines.append(
                 "could not be compared, {} nodes, the first: {}: {}".format(len(self._failed), *self._failed[0])
@@ -310,6 +323,10 @@ def html_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def html_lines(lines: Iterable[str]) -> str:
     """Lines of text as HTML, escaped."""
     return "<p>" + "<br>".join(html.escape(line) for line in lines) + "</p>"
+
+
+def _is_torchs_own(verdict: Verdict) -> bool:
+    return verdict.reason.endswith(TORCHS_OWN)
 
 
 def _badness(verdict: Verdict) -> float:

@@ -95,9 +95,18 @@ class Runs:
     def __init__(self, call: Call, state: State) -> None:
         self._call, self._state, self._is_first = call, state, True
 
+    @property
+    def model(self) -> Any:
+        """What is called."""
+        return self._call.model
+
     def eager(self) -> Run:
         with in_eager():
             return self._run("eager", self._call.model)
+
+    def other(self, side: str, compiled: Callable[..., Any]) -> Run:
+        """A run by what another backend compiled. side: in messages."""
+        return self._run(side, compiled)
 
     def watched(self, side: str, compiled: Callable[..., Any]) -> tuple[Run, list[GraphInfo]]:
         """A run and the compiled graphs that it called. side: in messages."""
@@ -238,8 +247,8 @@ def pairs(
     forward, gradients = limited or forward, limited or gradients
     entries: list[Pair | Verdict] = []
     for name in dict.fromkeys([*reference.values, *candidate.values]):
-        left, right = reference.values.get(name, ABSENT), candidate.values.get(name, ABSENT)
         idle = gradients if name.startswith("grad of ") else forward
+        left, right = _both(name, reference, candidate)
         if not idle and name in reference.idle and name in candidate.idle and same(left, right):
             idle = candidate.idle[name]
         if not idle and name in candidate.unwritten:
@@ -249,6 +258,15 @@ def pairs(
             entries.append(entry)
     entries += [not_compared(name, f"{why}: both runs had the same") for name, why in candidate.shared.items()]
     return entries
+
+
+def paired(name: str, reference: Run, candidate: Run) -> Pair | Verdict | None:
+    """A pair to judge, a verdict where there is none, None where both have the same or neither has it."""
+    return _entry(name, *_both(name, reference, candidate), "")
+
+
+def _both(name: str, reference: Run, candidate: Run) -> tuple[Any, Any]:
+    return reference.values.get(name, ABSENT), candidate.values.get(name, ABSENT)
 
 
 def _entry(name: str, left: Any, right: Any, idle: str) -> Pair | Verdict | None:

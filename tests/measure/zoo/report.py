@@ -45,7 +45,8 @@ What is done with each:
 - compare, blame, explain: the tools, in float32; blame with `ls`, `show`, `compare`, `replay`, `sbs` and `blame` of the
   command line on its dump. bfloat16, float16: autocast, `compare` of outputs with `ls`, `show`, `compare` and `replay`
   on its dump, and `compare="nodes"`. A tool is at fault where it raises, accuses somebody, leaves out what has no
-  reason, or says of a value what another does not.
+  reason, or says of a value what another does not. That torch.compile itself differs from eager, as aot_eager shows, is
+  no fault of a tool's.
 - dynamic: eval and train once more with `dynamic=True`. float16 and dynamic are done for every third model."""
 
 JUDGED = f"""\

@@ -1,0 +1,72 @@
+"""What torch.compile itself changes is told from what the backend changes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rust_ort
+from rust_ort.observe.peer import TORCHS_OWN
+
+pytestmark = pytest.mark.usefixtures("daemon")
+
+
+def as_sigmoid(proto: Any) -> None:
+    next(node for node in proto.graph.node if node.op_type == "Tanh").op_type = "Sigmoid"
+
+
+as_sigmoid.cache_key = "test_peer"  # type: ignore[attr-defined]
+
+
+class DrawnByNumPy(nn.Module):
+    """Dynamo has torch draw what NumPy draws in eager."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.other = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mask = torch.from_numpy(np.random.rand(*x.shape)).to(x.dtype)
+        hidden = self.linear(x)
+        return hidden * mask, torch.tanh(self.other(hidden))
+
+
+def test_what_torch_compile_changes_is_called_its_own() -> None:
+    report = rust_ort.compare(DrawnByNumPy(), torch.randn(4, 8))
+    kinds = {verdict.name: (verdict.kind, verdict.reason.endswith(TORCHS_OWN)) for verdict in report.verdicts}
+    assert kinds["output[0]"] == ("mismatch", True), report
+    assert kinds["output[1]"] == ("match", False), report
+    assert kinds["grad of linear.weight"] == ("mismatch", True), report
+    assert not report.ok
+    assert report.is_torchs_own
+    assert TORCHS_OWN in str(report)
+
+
+def test_blame_says_that_it_is_torch_s_own() -> None:
+    blamed = rust_ort.blame(DrawnByNumPy(), torch.randn(4, 8))
+    assert blamed.culprit is None
+    assert TORCHS_OWN in blamed.text
+
+
+def test_a_wrong_kernel_is_never_torch_s_own() -> None:
+    report = rust_ort.compare(DrawnByNumPy(), torch.randn(4, 8), options={"transforms": [as_sigmoid]}, backward=False)
+    told = {verdict.name: verdict for verdict in report.verdicts}
+    assert told["output[1]"].kind == "mismatch"
+    assert not any(verdict.reason.endswith(TORCHS_OWN) for verdict in report.verdicts), report
+    assert report.first_wrong_node is not None
+    assert not report.is_torchs_own
+
+
+def test_a_wrong_output_beside_what_is_torch_s_own_is_not_excused() -> None:
+    """Outputs alone are compared: no node is known to be wrong."""
+
+    options = {"transforms": [as_sigmoid], "compare": "outputs", "tolerance": {"rtol": 1e-5, "atol": 1e-5}}
+    report = rust_ort.compare(DrawnByNumPy(), torch.randn(4, 8), options=options, backward=False)
+    told = {verdict.name: verdict for verdict in report.verdicts}
+    assert told["output[0]"].reason.endswith(TORCHS_OWN), report
+    assert told["output[1]"].kind == "mismatch"
+    assert not told["output[1]"].reason.endswith(TORCHS_OWN), report
+    assert not report.is_torchs_own
