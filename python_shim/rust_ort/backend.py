@@ -17,7 +17,8 @@ from torch import fx
 from rust_ort import torch_private
 from rust_ort._callable import make_callable
 from rust_ort.errors import ClientError, OptionError, RustOrtError
-from rust_ort.observe import limits
+from rust_ort.link.specs import not_compared
+from rust_ort.observe import failures, limits
 from rust_ort.observe.graph_info import GraphInfo, GraphLog, graphs
 from rust_ort.observe.report import Report
 from rust_ort.observe.verdicts import missing
@@ -47,6 +48,7 @@ class Backend:
         self.options = options if isinstance(options, Options) else Options.parse(options)
         self.__name__ = "rust_ort"
         self._graphs = GraphLog()
+        self._failed: dict[str, None] = {}
 
     @property
     def graphs(self) -> list[GraphInfo]:
@@ -60,8 +62,12 @@ class Backend:
             from rust_ort.runtime.compilation import compile_dynamo_graph
 
             return compile_dynamo_graph(gm, example_inputs, options, self._graphs)
-        except RustOrtError as error:
-            raise _as_itself(error) from error
+        except Exception as error:
+            if why := failures.note(error):
+                self._failed[why] = None
+            if isinstance(error, RustOrtError):
+                raise _as_itself(error) from error
+            raise
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Backend):
@@ -74,12 +80,13 @@ class Backend:
 
     def report(self) -> Report:
         """What the option compare found in the calls so far: `model(x); backend.report().check()`. A function that met
-        Dynamo's recompile limit, and so runs in eager, is missing in it."""
+        Dynamo's recompile limit, and so runs in eager, is missing in it; so is a graph whose failure was suppressed."""
         verdicts = [
             dataclasses.replace(verdict, name=f"{graph.name}, call {step}: {verdict.name}")
             for graph in self.graphs for step, verdict in graph.verdicts
         ]  # fmt: skip
         unmet = [*missing(self.options, self.graphs), *limits.verdicts(limits.met(self))]
+        unmet += [not_compared("a graph", why) for why in self._failed]
         return Report(verdicts=verdicts, graphs=list(self.graphs), missing=unmet)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Backend:

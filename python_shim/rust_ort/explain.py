@@ -14,7 +14,7 @@ from torch import nn
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend, compiled_apart
 from rust_ort.export.partition import EagerNode
-from rust_ort.observe import limits, work
+from rust_ort.observe import failures, limits, work
 from rust_ort.observe.graph_info import GraphInfo, called, in_order
 from rust_ort.observe.reasons import explained
 from rust_ort.observe.reference import one_at_a_time
@@ -31,12 +31,14 @@ __all__ = ["Explanation", "explain"]
 @dataclass(kw_only=True)
 class Explanation:
     """Result of `rust_ort.explain`. `breaks`: {reason: count}. `seconds`: time by phase. `limits`: {function that met
-    Dynamo's recompile limit, here or where the model was called: its calls here that ran in eager}."""
+    Dynamo's recompile limit, here or where the model was called: its calls here that ran in eager}. `not_compiled`: why
+    graphs run in eager that failed to compile, where Dynamo suppresses errors."""
 
     graphs: list[GraphInfo]
     breaks: dict[str, int]
     seconds: dict[str, float]
     limits: dict[str, int] = field(default_factory=dict)
+    not_compiled: list[str] = field(default_factory=list)
 
     @property
     def nodes_on_onnxruntime(self) -> int:
@@ -60,7 +62,15 @@ class Explanation:
         placed = [f"{graph.name}: {graph.placement}" for graph in self.graphs if graph.placement]
         fallen = [f"{graph.name}: {graph.fallen_back}" for graph in self.graphs if graph.fallen_back]
         return made + html_lines(
-            [self._count(), *placed, *fallen, *break_lines(self.breaks), *self._limits(), self._time()]
+            [
+                self._count(),
+                *placed,
+                *fallen,
+                *break_lines(self.breaks),
+                *self._limits(),
+                *self.not_compiled,
+                self._time(),
+            ]
         )
 
     def _count(self) -> str:
@@ -94,7 +104,7 @@ class Explanation:
             lines += [f"    {line}" for line in explained(graph.eager)]
         division = total(graph.division for graph in self.graphs)
         lines += rule_lines(division)
-        lines += [f"  {line}" for line in (*break_lines(self.breaks), *self._limits())]
+        lines += [f"  {line}" for line in (*break_lines(self.breaks), *self._limits(), *self.not_compiled)]
         return "\n".join([*lines, self._time()])
 
 
@@ -133,7 +143,10 @@ def explain(
                 loss.backward()
         return time.perf_counter() - start
 
-    with one_at_a_time(), kept_state(model) as state, called() as called_graphs, limits.counted() as in_eager:
+    with (
+        one_at_a_time(), kept_state(model) as state, called() as called_graphs, limits.counted() as in_eager,
+        failures.heard() as not_compiled,
+    ):  # fmt: skip
         breaks = graph_breaks()
         first = step()
         state.restore()
@@ -156,7 +169,9 @@ def explain(
         "a call": second,
     }
     known = dict.fromkeys(limits.met_by(model), 0) | {one.name: count for one, count in in_eager().items()}
-    return Explanation(graphs=in_order(graphs), breaks=dict(found), seconds=seconds, limits=known)
+    return Explanation(
+        graphs=in_order(graphs), breaks=dict(found), seconds=seconds, limits=known, not_compiled=not_compiled()
+    )
 
 
 make_callable(__name__, explain)

@@ -51,6 +51,7 @@ USED: dict[str, str | None] = {
     "torch._dynamo.convert_frame.compile_lock": "a lock of our own",
     "torch._dynamo.convert_frame.log": "nobody says which function met the recompile limit",
     "torch._dynamo.eval_frame._callback_from_stance": "in the reference, higher-order operators lift no closure",
+    "torch._dynamo.exc.RestartAnalysis": "a trace that begins again counts as failed where errors are suppressed",
     "torch._dynamo.exc.ShortenTraceback": "torch wraps our errors in its BackendCompilerFailed",
     "torch._dynamo.exc.TorchDynamoException": "where a graph breaks, torch's own error comes through",
     "torch._dynamo.guards": "torch takes the time of every graph's guards",
@@ -558,6 +559,12 @@ def on_recompile_limit(note: Callable[[CodeType, str, int, Any], None]) -> None:
 def suppresses_errors() -> bool:
     """Whether Dynamo leaves to eager what a backend fails to compile."""
     return bool(getattr(find("torch._dynamo.config"), "suppress_errors", False))
+
+
+def is_restart(error: BaseException) -> bool:
+    """Whether Dynamo traces the function again for it, which is no failure."""
+    restart: Any = find_or("torch._dynamo.exc.RestartAnalysis", None)
+    return restart is not None and isinstance(error, restart)
 
 
 def reset_code_caches() -> None:

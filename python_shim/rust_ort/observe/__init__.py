@@ -13,6 +13,7 @@
 | values.py, state.py | the named values in what a model takes and gives; what a comparison puts back and copies |
 | sides.py | the two runs of a comparison, and the pairs that they come to |
 | peer.py | whether torch.compile itself changes a value, by aot_eager |
+| failures.py | graphs that failed to compile where Dynamo suppresses errors |
 | limits.py | functions that met Dynamo's recompile limit, and their calls in eager |
 | rules.py | what the rules of runtimes made of graphs; a warning of those that decide over nothing |
 | placement.py | which execution providers have the nodes of graphs |

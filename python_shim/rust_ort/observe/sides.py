@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rust_ort.errors import ClientError, RustOrtError
 from rust_ort.export.unwritten import UNWRITTEN
 from rust_ort.link.specs import Verdict, not_compared
-from rust_ort.observe import limits
+from rust_ort.observe import failures, limits
 from rust_ort.observe.graph_info import GraphInfo, called
 from rust_ort.observe.reference import Generators, generators, in_eager, one_at_a_time, rng_kept, same_generators
 from rust_ort.observe.state import Copies, State, is_plain, kept_state
@@ -50,7 +50,7 @@ class Run:
     """What a run gave. values: {name: tensor or other leaf}. idle: {name: why the run has no part in the value}.
     unwritten: names of outputs that are memory nobody wrote into, as far as its graphs tell. shared: {name: why an
     argument is no copy}. drawn: the generators as it left them. limited: {function that met Dynamo's recompile limit:
-    calls of it that ran in eager}."""
+    calls of it that ran in eager}. not_compiled: why graphs ran in eager that the backend failed to compile."""
 
     values: dict[str, Any] = field(default_factory=dict)
     idle: dict[str, str] = field(default_factory=dict)
@@ -58,6 +58,7 @@ class Run:
     shared: dict[str, str] = field(default_factory=dict)
     drawn: Generators | None = None
     limited: Counter[limits.Limited] = field(default_factory=Counter)
+    not_compiled: list[str] = field(default_factory=list)
 
     def drew_as(self, other: Run) -> bool:
         """Whether both drew as many random numbers."""
@@ -110,8 +111,9 @@ class Runs:
 
     def watched(self, side: str, compiled: Callable[..., Any]) -> tuple[Run, list[GraphInfo]]:
         """A run and the compiled graphs that it called. side: in messages."""
-        with called() as graphs, limits.counted() as in_eager_for_the_limit:
+        with called() as graphs, limits.counted() as in_eager_for_the_limit, failures.heard() as not_compiled:
             run = self._run(side, compiled, lambda: [pair for graph in graphs() for pair in graph.unwritten])
+        run.not_compiled = not_compiled()
         run.limited = in_eager_for_the_limit()
         return run, graphs()
 
@@ -243,8 +245,8 @@ def pairs(
     """What to judge, and what is known already. Where nothing ran on ONNX Runtime, eager would be compared with eager:
     that is no comparison."""
     forward, gradients = why_eager(graphs, breaks)
-    limited = limits.in_words(candidate.limited)
-    forward, gradients = limited or forward, limited or gradients
+    ran = "; ".join(filter(None, (limits.in_words(candidate.limited), *candidate.not_compiled)))
+    forward, gradients = ran or forward, ran or gradients
     entries: list[Pair | Verdict] = []
     for name in dict.fromkeys([*reference.values, *candidate.values]):
         idle = gradients if name.startswith("grad of ") else forward
