@@ -276,6 +276,7 @@ CASES: dict[str, Case] = {
     "aten.copysign.Tensor": case(torch.copysign, X, Y),
     "aten.copysign.Scalar": case(lambda x: torch.copysign(x, -0.0), X),
     "aten.angle.default": case(torch.angle, torch.tensor(SPECIAL)),
+    "aten.atan.default": case(torch.atan, torch.tensor(SPECIAL, dtype=torch.float64)),
     "aten.atan2.default": case(torch.atan2, X, Y),
     "aten.div.Tensor_mode": case(
         lambda x, y, i: (torch.div(x, y, rounding_mode="floor"), torch.div(i, i[:1], rounding_mode="trunc")),

@@ -523,3 +523,17 @@ def test_a_logit_that_is_not_cut_has_no_gradient_beyond() -> None:
     compiled = torch.compile(lambda x: torch.logit(x, -1.0), backend="rust_ort")
     made, expected = (torch.autograd.grad(each.sum(), x)[0] for each in (compiled(x), torch.logit(x, -1.0)))
     torch.testing.assert_close(made, expected, equal_nan=True)
+
+
+ANGLES = torch.tensor([
+    math.nan, math.inf, -math.inf, -0.0, 0.0, 5e-324, -1e-310, 1e-20, 0.5, -1.0, 1.0, 3.0, 1e15, 1e300, -1e300,
+], dtype=torch.float64)  # fmt: skip
+
+
+def test_angles_of_float64_are_exact_to_its_digits() -> None:
+    y, x = torch.cartesian_prod(ANGLES, ANGLES).unbind(1)
+    made = on_onnxruntime(lambda y, x: (torch.atan2(y, x), torch.atan(y)), y, x)
+    for candidate, reference in zip(made, (torch.atan2(y, x), torch.atan(y)), strict=True):
+        torch.testing.assert_close(candidate, reference, rtol=1e-15, atol=0.0, equal_nan=True)
+        zeros = reference == 0
+        assert zeros.any() and torch.equal(candidate.signbit()[zeros], reference.signbit()[zeros])
