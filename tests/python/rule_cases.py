@@ -87,6 +87,13 @@ CASES: dict[str, Case] = {
     "rust_ort.fft_r2c.default": case(lambda x: torch.view_as_real(torch.fft.rfft2(x + 1, norm="ortho")), IMAGE),
     "rust_ort.fft_c2c.default": case(lambda x: torch.fft.ifft(torch.complex(x, x * x)).real + 1, MATRIX),
     "rust_ort.fft_c2r.default": case(lambda x: torch.fft.irfft2(torch.complex(x, x * x), norm="forward"), MATRIX),
+    # gamma
+    "aten.lgamma.default": case(lambda x: torch.lgamma(x.detach()), FLOAT64.float() * 4),
+    "aten.lgamma": case(lambda x: 1e12 * torch.lgamma(x.detach()), 1 + FLOAT64 / 1e9),
+    "aten.digamma.default": case(torch.lgamma, FLOAT64.float() * 4),
+    "aten.digamma": case(lambda x: 1e12 * torch.digamma(x.detach()), 1.4616321449683622 + FLOAT64 / 1e9),
+    "aten.polygamma.default": case(lambda x: torch.polygamma(1, x.detach()), FLOAT64.float() * 4),
+    "aten.polygamma": case(lambda x: torch.polygamma(2, x.detach()), torch.linspace(0.5, 4, 7)),
     # attention
     "aten._scaled_dot_product_flash_attention_for_cpu.default": case(
         lambda q: aten._scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.0, True), HEADS
