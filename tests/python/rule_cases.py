@@ -94,6 +94,19 @@ CASES: dict[str, Case] = {
     "aten.digamma": case(lambda x: 1e12 * torch.digamma(x.detach()), 1.4616321449683622 + FLOAT64 / 1e9),
     "aten.polygamma.default": case(lambda x: torch.polygamma(1, x.detach()), FLOAT64.float() * 4),
     "aten.polygamma": case(lambda x: torch.polygamma(2, x.detach()), torch.linspace(0.5, 4, 7)),
+    # segments
+    "aten.segment_reduce.default": case(
+        lambda x: torch.segment_reduce(x.detach(), "max", lengths=torch.tensor([2, 7])), MATRIX
+    ),
+    "aten._segment_reduce_backward.default": case(
+        lambda x: torch.segment_reduce(x, "prod", lengths=torch.tensor([2, 7])), MATRIX
+    ),
+    "aten._convert_indices_from_coo_to_csr.default": case(
+        lambda rows: aten._convert_indices_from_coo_to_csr(rows, 5), IDS.sort().values
+    ),
+    "aten._convert_indices_from_csr_to_coo.default": case(
+        lambda rows, columns: aten._convert_indices_from_csr_to_coo(rows, columns), torch.tensor([0, 2, 2, 5]), IDS
+    ),
     # attention
     "aten._scaled_dot_product_flash_attention_for_cpu.default": case(
         lambda q: aten._scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.0, True), HEADS
