@@ -87,6 +87,26 @@ CASES: dict[str, Case] = {
     "rust_ort.fft_r2c.default": case(lambda x: torch.view_as_real(torch.fft.rfft2(x + 1, norm="ortho")), IMAGE),
     "rust_ort.fft_c2c.default": case(lambda x: torch.fft.ifft(torch.complex(x, x * x)).real + 1, MATRIX),
     "rust_ort.fft_c2r.default": case(lambda x: torch.fft.irfft2(torch.complex(x, x * x), norm="forward"), MATRIX),
+    # gamma
+    "aten.lgamma.default": case(lambda x: torch.lgamma(x.detach()), FLOAT64.float() * 4),
+    "aten.lgamma": case(lambda x: 1e12 * torch.lgamma(x.detach()), 1 + FLOAT64 / 1e9),
+    "aten.digamma.default": case(torch.lgamma, FLOAT64.float() * 4),
+    "aten.digamma": case(lambda x: 1e12 * torch.digamma(x.detach()), 1.4616321449683622 + FLOAT64 / 1e9),
+    "aten.polygamma.default": case(lambda x: torch.polygamma(1, x.detach()), FLOAT64.float() * 4),
+    "aten.polygamma": case(lambda x: torch.polygamma(2, x.detach()), torch.linspace(0.5, 4, 7)),
+    # segments
+    "aten.segment_reduce.default": case(
+        lambda x: torch.segment_reduce(x.detach(), "max", lengths=torch.tensor([2, 7])), MATRIX
+    ),
+    "aten._segment_reduce_backward.default": case(
+        lambda x: torch.segment_reduce(x, "prod", lengths=torch.tensor([2, 7])), MATRIX
+    ),
+    "aten._convert_indices_from_coo_to_csr.default": case(
+        lambda rows: aten._convert_indices_from_coo_to_csr(rows, 5), IDS.sort().values
+    ),
+    "aten._convert_indices_from_csr_to_coo.default": case(
+        lambda rows, columns: aten._convert_indices_from_csr_to_coo(rows, columns), torch.tensor([0, 2, 2, 5]), IDS
+    ),
     # attention
     "aten._scaled_dot_product_flash_attention_for_cpu.default": case(
         lambda q: aten._scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.0, True), HEADS
@@ -276,6 +296,7 @@ CASES: dict[str, Case] = {
     "aten.copysign.Tensor": case(torch.copysign, X, Y),
     "aten.copysign.Scalar": case(lambda x: torch.copysign(x, -0.0), X),
     "aten.angle.default": case(torch.angle, torch.tensor(SPECIAL)),
+    "aten.atan.default": case(torch.atan, torch.tensor(SPECIAL, dtype=torch.float64)),
     "aten.atan2.default": case(torch.atan2, X, Y),
     "aten.div.Tensor_mode": case(
         lambda x, y, i: (torch.div(x, y, rounding_mode="floor"), torch.div(i, i[:1], rounding_mode="trunc")),

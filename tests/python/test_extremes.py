@@ -523,3 +523,105 @@ def test_a_logit_that_is_not_cut_has_no_gradient_beyond() -> None:
     compiled = torch.compile(lambda x: torch.logit(x, -1.0), backend="rust_ort")
     made, expected = (torch.autograd.grad(each.sum(), x)[0] for each in (compiled(x), torch.logit(x, -1.0)))
     torch.testing.assert_close(made, expected, equal_nan=True)
+
+
+ANGLES = torch.tensor([
+    math.nan, math.inf, -math.inf, -0.0, 0.0, 5e-324, -1e-310, 1e-20, 0.5, -1.0, 1.0, 3.0, 1e15, 1e300, -1e300,
+], dtype=torch.float64)  # fmt: skip
+
+
+def test_angles_of_float64_are_exact_to_its_digits() -> None:
+    y, x = torch.cartesian_prod(ANGLES, ANGLES).unbind(1)
+    made = on_onnxruntime(lambda y, x: (torch.atan2(y, x), torch.atan(y)), y, x)
+    for candidate, reference in zip(made, (torch.atan2(y, x), torch.atan(y)), strict=True):
+        torch.testing.assert_close(candidate, reference, rtol=1e-15, atol=0.0, equal_nan=True)
+        zeros = reference == 0
+        assert zeros.any() and torch.equal(candidate.signbit()[zeros], reference.signbit()[zeros])
+
+
+GAMMA: dict[str, Callable[[Tensor], Tensor]] = {
+    "lgamma": torch.lgamma, "digamma": torch.digamma, "trigamma": lambda x: torch.polygamma(1, x),
+}  # fmt: skip
+ZEROS_AND_POLES = (1.0, 2.0, 1.4616321, 0.0, -0.504083, -1.0, -1.57349, -2.4570247, -3.0, 8.0)
+"""Of lgamma and of digamma, and where a recurrence ends: what is near them shows each rounding."""
+
+
+def gamma_arguments() -> Tensor:
+    """float32: neighbours of `ZEROS_AND_POLES`, whole and half numbers, the smallest, the largest, and none."""
+    ends = [torch.tensor(ZEROS_AND_POLES)]
+    for towards in (-math.inf, math.inf):
+        neighbours = torch.tensor(ZEROS_AND_POLES)
+        for _ in range(4):
+            neighbours = torch.nextafter(neighbours, torch.tensor(towards))
+            ends.append(neighbours)
+    edges = torch.tensor([math.nan, math.inf, -math.inf, -0.0, 1e-45, -1e-45, 1e-20, 3.4e38, 2.0**23, 0.5 - 2.0**22])
+    return torch.cat([*ends, edges, torch.arange(-40, 40) / 2, torch.logspace(-38, 38, 77), torch.linspace(-9, 9, 300)])
+
+
+@pytest.mark.parametrize("name", ["lgamma", "digamma"])
+def test_the_gamma_functions_are_right_to_two_ulp(name: str) -> None:
+    """Beside float64: eager's float32 has no digit right beside a zero."""
+    x = gamma_arguments()
+    made, exact = on_onnxruntime(GAMMA[name], x), GAMMA[name](x.double()).float()
+    spacing = torch.nextafter(exact.abs(), torch.tensor(math.inf)) - exact.abs()
+    finite = exact.isfinite()
+    assert ((made - exact).abs() <= 2 * spacing)[finite].all()
+    assert torch.equal(made.nan_to_num(7.0)[~finite], exact.nan_to_num(7.0)[~finite])
+    assert torch.equal(made.isfinite(), finite)
+    eager = GAMMA[name](x)
+    assert torch.equal(made.isnan(), eager.isnan()) and torch.equal(made.isinf(), eager.isinf())
+
+
+def test_trigamma_is_eagers_beside_its_poles_too() -> None:
+    """Eager multiplies by π in float32, and is finite there."""
+    x = gamma_arguments()
+    x = x[~(x < -(2.0**20))]
+    torch.testing.assert_close(
+        on_onnxruntime(GAMMA["trigamma"], x), GAMMA["trigamma"](x), rtol=1e-5, atol=0.0, equal_nan=True
+    )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool], ids=str)
+def test_the_gamma_functions_of_every_dtype_are_eagers(dtype: torch.dtype, dynamic: bool) -> None:
+    """And of what has no dimension."""
+    x = torch.tensor(
+        [math.nan, 0.5, 1.0, 2.0, 3.5, -0.5, -1.0, 40.0, -0.0] if dtype.is_floating_point else [0, 1, 2, 9]
+    ).to(dtype)
+    names = [name for name in GAMMA if dtype is not torch.bfloat16 or name != "trigamma"]
+    functions = {f"{name} {rank}": GAMMA[name] for name in names for rank in (0, 1)}
+    given = {f"{name} {rank}": (x if rank else x[1],) for name in names for rank in (0, 1)}
+    if dtype is not torch.bool:  # which mvlgamma refuses
+        functions["mvlgamma"], given["mvlgamma"] = multivariate, (x[3:4],)
+    every = together(functions)
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    made = torch.compile(every, backend=backend, dynamic=dynamic)(given)
+    torch.testing.assert_close(made, every(given), equal_nan=True)
+    assert [graph.eager for graph in backend.graphs] == [[]]
+
+
+def multivariate(x: Tensor) -> Tensor:
+    return torch.mvlgamma(x, 2)
+
+
+def test_heads_of_forecasting_models_run_on_onnxruntime() -> None:
+    """Student's t and the negative binomial distribution: losses, and gradients of what parametrizes them."""
+    generator = torch.Generator().manual_seed(0)
+    raw, target = torch.randn(3, 4, 6, generator=generator), torch.arange(24.0).reshape(4, 6)
+
+    def loss(raw: Tensor) -> Tensor:
+        first, second, third = (functional.softplus(one) for one in raw.unbind(0))
+        student = torch.distributions.StudentT(2 + first, third, second, validate_args=False)
+        counts = torch.distributions.NegativeBinomial(first + 0.1, logits=third, validate_args=False)
+        return -(student.log_prob(target) + counts.log_prob(target)).mean()
+
+    def gradient(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        given = raw.clone().requires_grad_()
+        made = function(given)
+        return made.detach(), torch.autograd.grad(made, given)[0]
+
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    torch.testing.assert_close(gradient(torch.compile(loss, backend=backend)), gradient(loss))
+    assert [graph.eager for graph in backend.graphs] == [[], []]

@@ -10,8 +10,8 @@ from rust_ort.export.rules.registry import RULES, How, Rule, active, masked, why
 
 FAMILIES = (
     "activation", "attention", "comparison", "convolution", "creation", "distance", "division", "embedding", "experts",
-    "fourier", "indexing", "joining", "layers", "linear", "lists", "loss", "normalization", "pointwise", "pooling",
-    "random", "reduction", "resize", "sampling", "scattering", "slicing", "strided", "summation",
+    "fourier", "gamma", "indexing", "joining", "layers", "linear", "lists", "loss", "normalization", "pointwise",
+    "pooling", "random", "reduction", "resize", "sampling", "scattering", "segments", "slicing", "strided", "summation",
 )  # fmt: skip
 for _family in FAMILIES:
     importlib.import_module(f"{__name__}.{_family}")

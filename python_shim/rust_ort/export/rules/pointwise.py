@@ -97,21 +97,34 @@ in_eager(
 
 @decomposed("aten.atan2.default", why="torchlib's atan2 is wrong at y = 0 and for NaN and infinities", silent=True)
 def atan2(self: Tensor, other: Tensor) -> Any:
-    """The angle in the first quadrant, mirrored: by a factor, as ONNX Runtime's Where loses the sign of zero.
-
-    float64 is left: ONNX Runtime has no Atan of it.
-    """
+    """The angle in the first quadrant, mirrored: by a factor, as ONNX Runtime's Where loses the sign of zero."""
     dtype = torch.result_type(self, other)
     dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
     wide = kernel_dtype(dtype)
-    if wide is not torch.float32:
-        return NotImplemented
     y, x = self.to(dtype).to(wide), other.to(dtype).to(wide)
-    angle = torch.atan(y.abs() / x.abs())
+    ratio = y.abs() / x.abs()
+    angle = _atan(ratio) if wide is torch.float64 else torch.atan(ratio)
     angle = torch.where((y == 0) & (x == 0), 0.0, angle)
     angle = torch.where((y.abs() == math.inf) & (x.abs() == math.inf), math.pi / 4, angle)
     angle = torch.where(_is_negative(x), math.pi - angle, angle)
     return (angle * torch.where(_is_negative(y), -1.0, 1.0)).to(dtype)
+
+
+def _atan(ratio: Tensor) -> Tensor:
+    """Of what is not negative, in float64: float32's angle, and the tangent of what it is off by, which is the angle of
+    it to 1e-21."""
+    near = torch.atan(ratio.to(torch.float32)).to(torch.float64)
+    sine, cosine = torch.sin(near), torch.cos(near)
+    angle = near + (ratio * cosine - sine) / (cosine + ratio * sine)
+    return torch.where(ratio == math.inf, math.pi / 2, angle)
+
+
+@decomposed("aten.atan.default", why="Atan has no float64 kernel", upstream="onnxruntime")
+def atan(self: Tensor) -> Any:
+    """Of float64, mirrored by a factor."""
+    if self.dtype is not torch.float64:
+        return NotImplemented
+    return _atan(self.abs()) * torch.where(_is_negative(self), -1.0, 1.0)
 
 
 def _is_negative(tensor: Tensor) -> Tensor:
