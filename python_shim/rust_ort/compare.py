@@ -34,6 +34,8 @@ from rust_ort.options import Options, arguments
 
 __all__ = ["Report", "compare"]
 
+UNDETERMINED = "whether it is noise is undetermined (the option compare_float64='all' takes the time)"
+
 log = logging.getLogger("rust_ort")
 
 
@@ -174,6 +176,7 @@ class _Judge:
         ]
         self._wanted = {entry[0]: entry for entry in self._entries if isinstance(entry, tuple)}
         # What was asked for is not put down to noise, nor what a wrong node may have done.
+        self._stopped: list[str] = []  # why float64 is not known of all
         self.may_excuse = used.tolerance is None and not _has_wrong_node(sides.graphs)
 
     def verdicts(self) -> dict[str, Verdict]:
@@ -239,7 +242,21 @@ class _Judge:
         return {verdict.name: verdict for verdict in judged}
 
     def explained(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
-        """{name: the verdict with its reason}, of what differs from eager because torch.compile itself does."""
+        """{name: the verdict with its reason}, of what differs from eager because torch.compile itself does, and of
+        mismatches that may be noise for all that is known."""
+        own = self._torchs_own(verdicts)
+        return self._undetermined({**verdicts, **own}) | own
+
+    def _undetermined(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+        why = f"{UNDETERMINED}: {self._stopped[0]}" if self._stopped else ""
+        return {
+            name: dataclasses.replace(verdict, reason="; ".join(filter(None, (verdict.reason, why))))
+            for name, verdict in verdicts.items()
+            if why and verdict.kind == "mismatch" and self._float64.get(name) is None
+        }
+
+    def _torchs_own(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+        """{name: the verdict}, of what torch's aot_eager gives, too."""
         known = {entry.name: entry for entry in self._entries if isinstance(entry, Verdict)} | dict(verdicts)
         wrong = {name: verdict for name, verdict in known.items() if verdict.kind in ("mismatch", "failed")}
         if not wrong or _has_wrong_node(self._sides.graphs):
@@ -287,7 +304,10 @@ class _Judge:
         asked_for = self.used.compare_float64 == "all"
         seconds = math.inf if asked_for else seconds_for(self._sides.seconds)
         with self._call.runs() as runs:
-            return in_wide(lambda: runs.eager().values, expected=self._sides.reference.values, seconds=seconds)
+            return in_wide(
+                lambda: runs.eager().values, expected=self._sides.reference.values, seconds=seconds,
+                stopped=self._stopped.append,
+            )  # fmt: skip
 
 
 def _differ(verdicts: Mapping[str, Verdict]) -> bool:
