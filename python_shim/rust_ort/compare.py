@@ -27,12 +27,15 @@ from rust_ort.observe.report import Report
 from rust_ort.observe.second_look import LOOKS_INSIDE_SECONDS, Known, looked_at_again, seconds_for, terms_of
 from rust_ort.observe.sides import BY_CHANCE, Call, Run, fill, is_compiled, named_members, pairs
 from rust_ort.observe.spread import spreads
+from rust_ort.observe.turned import Following
 from rust_ort.observe.values import same
 from rust_ort.observe.verdicts import Pair, graph_breaks, missing, policy
 from rust_ort.observe.wide import in_wide
 from rust_ort.options import Options, arguments
 
 __all__ = ["Report", "compare"]
+
+UNDETERMINED = "whether it is noise is undetermined (the option compare_float64='all' takes the time)"
 
 log = logging.getLogger("rust_ort")
 
@@ -71,11 +74,12 @@ def compare(
     more with each operator in float64, too, for 60 s or 50 times as long as eager at most: what is no further from that
     than eager is "noise", which is ok. In half precision float64 comes first. Where some differ all the same, the
     backend runs once more with what its graphs give compared, and their nodes where eager took no more than 4 s: what a
-    graph gives after a branch that rounding turned is a "tie", which is ok, and a wrong node is named; what is made of
-    it outside the graphs stays a mismatch. Where each node alone is right, eager runs some times more with every
-    operation off by a rounding: what that moves as far is "noise", too. What still differs and is what torch's own
-    backend aot_eager gives is torch.compile's: it stays a mismatch, and its reason says so. Under the option
-    compare_float64="all" every value tells how far both are from float64.
+    graph gives after a branch that rounding turned is a "tie", which is ok, as what eager gives with the branches that
+    the backend's forwards took, and a wrong node is named; what is made of it outside the graphs stays a mismatch.
+    Where each node alone is right, eager runs some times more with every operation off by a rounding: what that moves
+    as far is "noise", too. What still differs and is what torch's own backend aot_eager gives is torch.compile's: it
+    stays a mismatch, and its reason says so. Under the option compare_float64="all" every value tells how far both are
+    from float64.
 
     Errors: OptionError for an argument or option; ClientError for a model that cannot be called, a loss that fails, a
     transform that fails; DaemonFault. What the model raises comes through, with a note that says on which side.
@@ -174,6 +178,7 @@ class _Judge:
         ]
         self._wanted = {entry[0]: entry for entry in self._entries if isinstance(entry, tuple)}
         # What was asked for is not put down to noise, nor what a wrong node may have done.
+        self._stopped: list[str] = []  # why float64 is not known of all
         self.may_excuse = used.tolerance is None and not _has_wrong_node(sides.graphs)
 
     def verdicts(self) -> dict[str, Verdict]:
@@ -197,13 +202,14 @@ class _Judge:
 
     def excused(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """{name: the verdict}, of mismatches that are none by what is known of the graphs' nodes."""
-        ties = self._ties(verdicts)
+        turned, followed = self._turned(verdicts)
+        ties = turned | self._ties({**verdicts, **turned}, followed)
         return ties | self._moved_by_rounding({**verdicts, **ties})
 
-    def _ties(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+    def _ties(self, verdicts: Mapping[str, Verdict], followed: Collection[str]) -> dict[str, Verdict]:
         """{name: a tie}, of mismatches that a graph gave, and was right of its inputs there: who changed it since is
-        not excused."""
-        branch = _branch(self._sides.graphs)
+        not excused. followed: nodes whose branches eager took as well, which explain no more."""
+        branch = _branch(self._sides.graphs, followed)
         if not branch:
             return {}
         results = [result for graph in self._sides.graphs for result in graph.results]
@@ -221,14 +227,42 @@ class _Judge:
             ties |= {"loss": branch} if is_right and is_wrong else {}
         return {verdict.name: verdict for verdict in self._compared(ties, ties=ties)}
 
+    def _turned(self, verdicts: Mapping[str, Verdict]) -> tuple[dict[str, Verdict], set[str]]:
+        """({name: a tie}, of mismatches that are none where eager takes the branches that rounding turned in forwards,
+        every node of which is right; the nodes whose branches it took)."""
+        graphs = self._sides.graphs
+        forwards = [(graph.turned, graph.operators) for graph in graphs if graph.direction != "backward"]
+        first = next((value for values, _ in forwards for value in values), None)
+        wrong = [name for name, verdict in verdicts.items() if verdict.kind == "mismatch"]
+        if not wrong or first is None or not self._are_right or any(graph.calls > 1 for graph in graphs):
+            return {}, set()
+        try:
+            with self._call.runs() as runs, Following(forwards) as following:
+                eager = runs.eager().values
+            following.check()
+        except Exception as error:  # what runs in eager need not run under a dispatch mode
+            log.debug("eager does not follow the branches of the backend: %s", error)
+            return {}, set()
+        names = [name for name in wrong if isinstance(eager.get(name), Tensor)]
+        pairs = [(name, eager[name], self._wanted[name][2], "") for name in names]
+        judged = self._against(pairs)
+        followed = {
+            verdict.name: f"{first}; eager with these branches gives it" for verdict in judged if verdict.is_pass
+        }
+        ties = {verdict.name: verdict for verdict in self._compared(followed, ties=followed)}
+        return ties, {value.node for values, _ in forwards for value in values}
+
+    @property
+    def _are_right(self) -> bool:
+        """Whether every node of all graphs alone is right, and so is what each graph gave."""
+        graphs = self._sides.graphs
+        return bool(graphs) and not _differing(graphs) and all(graph.is_right for graph in graphs)
+
     def _moved_by_rounding(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """{name: the verdict} of mismatches that rounding may make as large, where every node of all graphs alone is
         right, and so is what each graph gave."""
         wrong = {name: verdict for name, verdict in verdicts.items() if verdict.kind == "mismatch"}
-        graphs = self._sides.graphs
-        if not wrong or not self.may_excuse or not graphs or _differing(graphs):
-            return {}
-        if not all(graph.is_right for graph in graphs):
+        if not wrong or not self.may_excuse or not self._are_right:
             return {}
         seconds = seconds_for(self._sides.seconds)
         with self._call.runs() as runs:
@@ -239,20 +273,28 @@ class _Judge:
         return {verdict.name: verdict for verdict in judged}
 
     def explained(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
-        """{name: the verdict with its reason}, of what differs from eager because torch.compile itself does."""
+        """{name: the verdict with its reason}, of what differs from eager because torch.compile itself does, and of
+        mismatches that may be noise for all that is known."""
+        own = self._torchs_own(verdicts)
+        return self._undetermined({**verdicts, **own}) | own
+
+    def _undetermined(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+        why = f"{UNDETERMINED}: {self._stopped[0]}" if self._stopped else ""
+        return {
+            name: dataclasses.replace(verdict, reason="; ".join(filter(None, (verdict.reason, why))))
+            for name, verdict in verdicts.items()
+            if why and verdict.kind == "mismatch" and self._float64.get(name) is None
+        }
+
+    def _torchs_own(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+        """{name: the verdict}, of what torch's aot_eager gives, too."""
         known = {entry.name: entry for entry in self._entries if isinstance(entry, Verdict)} | dict(verdicts)
         wrong = {name: verdict for name, verdict in known.items() if verdict.kind in ("mismatch", "failed")}
         if not wrong or _has_wrong_node(self._sides.graphs):
             return {}
 
-        def compared(pairs: Sequence[Pair]) -> list[Verdict]:
-            sizes = {name: reference.shape for name, reference, _, _ in pairs if reference is not None}
-            known = self._terms_beside_float64.items()
-            terms = {name: one for name, one in known if one is not None and one.shape == sizes.get(name)}
-            return Client.get(self.used).compare(pairs, self._policy, terms=terms)
-
         with self._call.runs() as runs:
-            own = torchs_own(wrong, self._sides.candidate, runs, compared)
+            own = torchs_own(wrong, self._sides.candidate, runs, self._against)
         told = {name: "; ".join(filter(None, (wrong[name].reason, TORCHS_OWN))) for name in own}
         return {name: dataclasses.replace(wrong[name], reason=why, noise=None) for name, why in told.items()}
 
@@ -268,6 +310,13 @@ class _Judge:
     def _compared(self, names: Iterable[str], **known: Any) -> list[Verdict]:
         wanted = [self._wanted[name] for name in names]
         return Client.get(self.used).compare(wanted, self._policy, **known)
+
+    def _against(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """Verdicts on pairs whose reference is none of eager's first run: what its sums add up is taken from that."""
+        sizes = {name: reference.shape for name, reference, _, _ in pairs if reference is not None}
+        known = self._terms_beside_float64.items()
+        terms = {name: one for name, one in known if one is not None and one.shape == sizes.get(name)}
+        return Client.get(self.used).compare(pairs, self._policy, terms=terms)
 
     @property
     def _policy(self) -> Policy:
@@ -287,7 +336,10 @@ class _Judge:
         asked_for = self.used.compare_float64 == "all"
         seconds = math.inf if asked_for else seconds_for(self._sides.seconds)
         with self._call.runs() as runs:
-            return in_wide(lambda: runs.eager().values, expected=self._sides.reference.values, seconds=seconds)
+            return in_wide(
+                lambda: runs.eager().values, expected=self._sides.reference.values, seconds=seconds,
+                stopped=self._stopped.append,
+            )  # fmt: skip
 
 
 def _differ(verdicts: Mapping[str, Verdict]) -> bool:
@@ -323,15 +375,16 @@ def _differing(graphs: Sequence[GraphInfo]) -> bool:
     return any(verdict.kind in ("mismatch", "failed") for graph in graphs for _, verdict in graph.verdicts)
 
 
-def _branch(graphs: Sequence[GraphInfo]) -> str:
+def _branch(graphs: Sequence[GraphInfo], followed: Collection[str]) -> str:
     """The first branch that a graph took otherwise than eager, where every node of all graphs alone is as right as
-    eager's; "" where none did, or nodes were not compared."""
+    eager's; "" where none did, or nodes were not compared. followed: nodes whose branches do not count."""
     if any(node.is_wrong or node.is_failed for graph in graphs for _, node in graph.nodes):
         return ""
     if _differing(graphs):
         return ""
     reasons = (verdict.reason for graph in graphs for _, verdict in graph.verdicts if verdict.kind == "tie")
-    return next(reasons, "")
+    known = [f" elements of {name} took " for name in followed]
+    return next((reason for reason in reasons if not any(name in reason for name in known)), "")
 
 
 def _unmet(graphs: Sequence[GraphInfo], backward: bool) -> list[Verdict]:

@@ -19,7 +19,7 @@ from rust_ort.compare import compare
 from rust_ort.dump import dump
 from rust_ort.errors import ClientError, OptionError
 from rust_ort.link.program import said_by
-from rust_ort.observe.report import Report
+from rust_ort.observe.report import SHOWN_NODES, Report, html_lines, html_table
 from rust_ort.observe.session import holds_calls
 from rust_ort.options import Options, arguments
 
@@ -71,6 +71,29 @@ class Kept:
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the rules, what each rounding does to an output, and every value before and after."""
+        headline = [f"precision_rules={self.rules!r}" if self.rules else "no rules", *self._unsettled()]
+        rows = [
+            (culprit["graph"], culprit["pattern"], f"{100 * culprit['share']:.3g} %", culprit["output"],
+             culprit["n_infinite"] or "", culprit["op"], culprit["module"], culprit["source"])
+            for culprit in self.culprits[:SHOWN_NODES]
+        ]  # fmt: skip
+        header = ("graph", "rounding", "share of the output's error", "output", "makes infinite", "operator", "module",
+                  "source")  # fmt: skip
+        made = html_lines(headline) + (html_table(header, rows) if rows else "")
+        reports = [("without rules", self.before), *([("with the rules", self.after)] if self.after else [])]
+        return made + "".join(html_lines([title]) + report._repr_html_() for title, report in reports)
+
+    def _unsettled(self) -> list[str]:
+        beyond = ", ".join(f"{name} of {graph}" for graph, name in self.beyond)
+        said = {
+            "with these rules not every output within reach is within its limit": not self.verified,
+            "the search ended before its time": not self.complete,
+            f"beyond any rule: {beyond}": bool(beyond),
+        }
+        return [text for text, holds in said.items() if holds]
 
 
 def keep_in_float32(

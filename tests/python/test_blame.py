@@ -44,6 +44,14 @@ def small() -> tuple[Small, Tensor]:
     return Small(), torch.randn(5, 16)
 
 
+def test_a_notebook_shows_who_is_to_blame(small: tuple[Small, Tensor]) -> None:
+    model, x = small
+    blamed = rust_ort.blame(model, x, options={"transforms": [changed("Tanh", as_sigmoid)]})
+    shown = blamed._repr_html_()
+    assert "to blame: node tanh" in shown and "<td>aten.tanh.default</td>" in shown and "<td>wrong</td>" in shown
+    assert "<td>mismatch</td>" in shown, "the values, too"
+
+
 def changed(op: str, change: Callable[[Any], None], *, graph: int = 0) -> Callable[[Any], None]:
     """A transform that changes the first node of an operator in the graph-th model of a compilation."""
     seen = 0

@@ -91,6 +91,8 @@ def test_found_rules_are_checked_and_bring_outputs_and_gradients_near(gated: tup
         compiled = torch.compile(model, backend=rust_ort.backend(precision_rules=kept.rules))(x)
     torch.testing.assert_close(compiled.double(), exact(model, x), rtol=5e-3, atol=5e-3)
     assert kept.after is not None and "precision_rules" in kept.text
+    shown = kept._repr_html_()
+    assert "<td>mul</td>" in shown and "precision_rules=" in shown and "with the rules" in shown
     names = {verdict.name for verdict in kept.after.verdicts}
     assert names >= {"output", "grad of gate.weight", "grad of up.weight"}
 
@@ -99,7 +101,7 @@ def test_what_overflows_where_the_backward_needs_it_is_said_to_be_beyond(gated: 
     model, x = gated[0].half(), gated[1].half()
     kept = rust_ort.keep_in_float32(model, x)
     assert "mul" in kept.rules["float32"] and [name for _, name in kept.beyond] == ["mul"], kept.text
-    assert "beyond reach: mul" in kept.text
+    assert "beyond reach: mul" in kept.text and "beyond any rule: mul" in kept._repr_html_()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,8 @@ ARGUMENTS: list[tuple[Callable[[], object], type[Exception], str]] = [
      r"option compare_only: expected a sequence of patterns"),
     (compare(LINEAR, X, tolerance={"atol": 1e-3}), OptionError,
      r"compare tolerance=...: the model takes no argument of that name; .*goes into options=\{'tolerance': ...\}"),
+    (compare(LINEAR, X, kwargs={"y": X}), OptionError,
+     r"compare kwargs=...: the model takes no argument of that name; its arguments are given as they are"),
     (compare(3, X), ClientError, r"compare model: expected a module or a function, got 3 of type int"),
     (compare(X, LINEAR), ClientError,
      r"compare model: expected a module or a function, got a tensor torch.float32\[2, 4\]"),
@@ -307,3 +310,22 @@ def test_a_translation_that_fails_is_named_with_its_cause() -> None:
         rust_ort.compare(nn.ReLU(), X, options=options)
     assert isinstance(caught.value.__cause__, KeyError)
     assert caught.value.graph.endswith("-inference") and caught.value.node == "relu"
+
+
+@pytest.mark.parametrize("name", ["kwargs", "tolerance"])
+def test_what_a_model_s_kwargs_swallow_is_warned_of(daemon: object, name: str) -> None:
+    def doubled(x: Tensor, **_: Any) -> Tensor:
+        return x * 2
+
+    given: dict[str, Any] = {name: {"atol": 1.0}}
+    with pytest.warns(UserWarning, match=rf"compare {name}=...: the model's \*\*kwargs takes it"):
+        assert rust_ort.compare(doubled, X, **given).ok
+
+
+def test_an_argument_of_the_model_with_an_option_s_name_is_the_model_s(daemon: object) -> None:
+    def scaled(x: Tensor, *, threads: int) -> Tensor:
+        return x * threads
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert rust_ort.compare(scaled, X, threads=3).ok

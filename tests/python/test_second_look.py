@@ -387,6 +387,16 @@ def test_float64_ends_with_its_time(caplog: pytest.LogCaptureFixture) -> None:
     torch.testing.assert_close(wide.of(y), X.double() @ WEIGHT.double())
 
 
+def test_a_mismatch_whose_float64_took_too_long_is_undetermined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rust_ort.compare.seconds_for", lambda eager: -1.0)
+    monkeypatch.setattr("rust_ort.observe.second_look.seconds_for", lambda eager: -1.0)
+    report = rust_ort.compare(enlarged, X, WEIGHT)
+    (verdict,) = report.verdicts
+    assert verdict.kind == "mismatch", report
+    assert "undetermined" in verdict.reason and "float64 of everything takes more than" in verdict.reason
+    assert "undetermined" in str(report)
+
+
 def test_float64_ends_where_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rust_ort.observe.wide.SMALL_BYTES", 0)
     monkeypatch.setattr("rust_ort.observe.wide.free_bytes_beside", lambda tensor: 1 << 10)

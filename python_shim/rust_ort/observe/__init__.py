@@ -12,6 +12,7 @@
 | nodes.py | eager node by node beside the candidate, under compare="nodes" |
 | values.py, state.py | the named values in what a model takes and gives; what a comparison puts back and copies |
 | sides.py | the two runs of a comparison, and the pairs that they come to |
+| turned.py | eager with the branches that rounding turned in what a forward saves |
 | peer.py | whether torch.compile itself changes a value, by aot_eager |
 | failures.py | graphs that failed to compile where Dynamo suppresses errors |
 | limits.py | functions that met Dynamo's recompile limit, and their calls in eager |

@@ -42,6 +42,36 @@ def other_branch(node: fx.Node, candidate: Tensor, env: Mapping[fx.Node, Any]) -
     return f"{n_other:,} of {reference.numel():,} elements of {node.name} took the other branch{by}"
 
 
+def near_a_branch(node: fx.Node, env: Mapping[fx.Node, Any], bounds: Mapping[str, Mapping[str, Any]]) -> Tensor | None:
+    """Where a comparison may come out otherwise for a difference that its sides may have: inside tolerance, or as far
+    as they drifted; None of any other node. env: eager's values; bounds: {node: metrics of its verdict as it
+    drifted}."""
+    if node.target not in COMPARING:
+        return None
+    sides = [side for side in node.args[:2] if isinstance(side, fx.Node)]
+    known = {side: bounds.get(computed(side).name) for side in sides}
+    try:
+        apart = _apart(node, env[node], env[node], env)
+    except (RuntimeError, TypeError, IndexError):  # of no numbers
+        return None
+    if apart is None or not all(known.values()):
+        return None
+    allowed = torch.zeros((), dtype=torch.float64, device=env[node].device)
+    for side, metrics in known.items():
+        assert metrics is not None
+        tolerance, value = metrics["tolerance"], env[side].double().abs()
+        inside = tolerance["atol"] + tolerance["rtol"] * value + tolerance["scale"] * float(metrics["max_reference"])
+        allowed = allowed + inside.clamp(min=float(metrics["max_abs"]))
+    return apart.abs() <= allowed
+
+
+def computed(node: fx.Node) -> fx.Node:
+    """The node whose value a chain of detached values has."""
+    while node.target is aten.detach.default and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
 def _apart(node: fx.Node, candidate: Tensor, reference: Tensor, env: Mapping[fx.Node, Any]) -> Tensor | None:
     """What decides each element: how far the two sides of a comparison are apart, or the keys at two indices."""
     if node.target in COMPARING:

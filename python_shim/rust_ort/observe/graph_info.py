@@ -17,6 +17,7 @@ from rust_ort.export.partition import EagerNode
 from rust_ort.link.specs import Verdict
 from rust_ort.observe.placement import Placement
 from rust_ort.observe.rules import Division
+from rust_ort.observe.turned import Turned
 from rust_ort.options import Options
 
 log = logging.getLogger("rust_ort")
@@ -84,9 +85,10 @@ class GraphInfo:
     `breaks`: {reason: count} of the graph breaks that `rust_ort.explain` met when this was the first graph compiled.
     `work`, `eager_work`: of all its compute nodes and of those in eager, an estimate: see observe/work.py.
     `right`: {part: calls in which every node of it alone was looked at and is as right as eager's}.
-    `results`: outputs of the calls that `called` watches, under compare="nodes", which are as right as eager's of the
-    graph's own inputs; `unwritten`: outputs of them that are memory nobody wrote into, each with a copy. `division`:
-    what rules of the option runtimes made of its nodes. `placement`: which execution providers have them.
+    Of calls that `called` watches, under compare="nodes": `turned`: values of which rounding turned branches;
+    `results`: outputs that are as right as eager's of the graph's own inputs; `unwritten`: outputs that are memory
+    nobody wrote into, each with a copy. `division`: what rules of the option runtimes made of its nodes. `placement`:
+    which execution providers have them.
     `code`: gives the compiled code as long as it lives. `options`: what it was compiled with; None of a copy in another
     process."""
 
@@ -112,6 +114,7 @@ class GraphInfo:
     division: Division = field(default_factory=Division)
     placement: Placement = field(default_factory=Placement)
     right: dict[int, int] = field(default_factory=dict)
+    turned: list[Turned] = field(default_factory=list, repr=False)
     results: list[torch.Tensor] = field(default_factory=list, repr=False)
     unwritten: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list, repr=False)
     code: Callable[[], object] = field(default=_gone, repr=False)
@@ -119,7 +122,7 @@ class GraphInfo:
 
     def __getstate__(self) -> dict[str, object]:
         """A copy or another process has no code, and options hold functions that may not travel."""
-        return {**self.__dict__, "code": _gone, "options": None, "results": [], "unwritten": []}
+        return {**self.__dict__, "code": _gone, "options": None, "turned": [], "results": [], "unwritten": []}
 
     @property
     def eager_nodes(self) -> int:
@@ -171,6 +174,11 @@ class GraphInfo:
     def is_right(self) -> bool:
         """Every node of every part alone was looked at in each call, and is as right as eager's."""
         return not self.fallen_back and all(self.right.get(part, 0) == self.calls for part in range(len(self.parts)))
+
+    def add_turned(self, values: Sequence[Turned]) -> None:
+        for info in self._with_run():
+            if info is not self:
+                info.turned.extend(values)
 
     def add_results(self, results: Sequence[torch.Tensor]) -> None:
         for info in self._with_run():

@@ -28,12 +28,13 @@ from rust_ort.export.provenance import computed_by, module_path, operator_name, 
 from rust_ort.export.unwritten import UNWRITTEN, is_unwritten
 from rust_ort.link.specs import BY_DTYPE, Verdict, not_compared
 from rust_ort.memory import device
-from rust_ort.observe.branches import branch_behind, other_branch
+from rust_ort.observe.branches import branch_behind, near_a_branch, other_branch
 from rust_ort.observe.choices import WHY_OPEN, Open, why_open
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.opinion import Opinions
 from rust_ort.observe.reference import determined, generators, set_generators
 from rust_ort.observe.terms import Terms
+from rust_ort.observe.turned import turned
 from rust_ort.observe.verdicts import fits, policy
 from rust_ort.observe.wide import WideGraph, reason_of
 from rust_ort.options import Options
@@ -186,6 +187,8 @@ class PartNodes:
     _kept_bytes: int = 0
     _stopped_by: str = ""
     _branches: dict[str, str] = field(default_factory=dict)
+    _near: dict[str, torch.Tensor | None] = field(default_factory=dict)
+    _bounds: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _wide: WideGraph | None = None
     _ordinal: int | None = None
     """Number of the CUDA device that the part's tensors lie on, but for scalars of the host."""
@@ -271,13 +274,32 @@ class PartNodes:
         changed = self.of.finish(pairs, dump=dump, policy=policy(self.options, [self.info]))
         self.info.add_nodes(self.of.step, self.verdicts, changed)
         self.info.add_right(self.planned.graph.index, right=self.is_right)
+        outputs = pytree.tree_leaves(self.planned.graph.module.graph.output_node().args[0])
+        if self.info.direction != "backward":
+            self.info.add_turned(turned(outputs, self.info.operators, self.references, plain))
         accused = any(node.is_wrong or node.is_failed for node in self.verdicts)
-        if not self._branches or accused or self.options.compare_only or self.options.tolerance is not None:
+        if accused or self.options.compare_only or self.options.tolerance is not None:
             return {}
         same = {verdict.name for verdict in changed if verdict.is_pass}
-        outputs = pytree.tree_leaves(self.planned.graph.module.graph.output_node().args[0])
         behind = {node.name: branch_behind(node, self._branches) for node in outputs if node.name in same}
-        return {name: f"{text}; each node alone is as eager's" for name, text in behind.items() if text}
+        found = {name: f"{text}; each node alone is as eager's" for name, text in behind.items() if text}
+        return found | self._turned_by_optimizing(changed, plain)
+
+    def _turned_by_optimizing(self, changed: Sequence[Verdict], plain: Mapping[str, torch.Tensor]) -> dict[str, str]:
+        """{output: why} of comparisons that come out otherwise where nothing is observed, each by less than its sides
+        may be off."""
+        found = {}
+        for name in (verdict.name for verdict in changed if verdict.kind == "mismatch"):
+            near, reference = self._near.get(name), self.references.get(name)
+            if near is None or not isinstance(reference, torch.Tensor) or plain[name].shape != reference.shape:
+                continue
+            other = plain[name] != reference
+            if bool(near.expand(other.shape)[other].all()):
+                n_other, n = int(other.sum()), reference.numel()
+                found[name] = (
+                    f"{n_other:,} of {n:,} elements of {name} took the other branch, as the model runs unobserved"
+                )
+        return found
 
     def abandon(self) -> None:
         """Ends the comparison of a call that failed: another graph of the same content has this step, too."""
@@ -389,6 +411,8 @@ class PartNodes:
             if branch:
                 self._branches[node.name] = branch
             self._keep(node, local, cumulative, births, getattr(value, "no_float64", ""), choice)
+            if node.name in self._outputs and local.is_pass:
+                self._near[node.name] = near_a_branch(node, env, self._bounds)
         for node, value in batch:
             if isinstance(value, NodeValue):
                 self._known[node.name] = _Known(reference=value.reference, candidate=value.candidate)
@@ -435,6 +459,8 @@ class PartNodes:
             births=tuple(births),
         )
         self.verdicts.append(verdict)
+        if local.is_pass and cumulative.metrics is not None:
+            self._bounds[node.name] = cumulative.metrics
         if verdict.is_wrong and not self._stopped_by and self.options.compare_stop == "first":
             self._stopped_by = node.name
 

@@ -359,12 +359,18 @@ def computes(func: Any, args: Any) -> bool:
     return not is_view and _has_floats(args)
 
 
+def _log_stopped(why: str) -> None:
+    log.warning("whether values outside tolerance are noise is not known of all: %s", why)
+
+
 def in_wide(
-    run: Callable[[], Mapping[str, Any]], *, expected: Mapping[str, Any] | None = None, seconds: float = math.inf
-) -> dict[str, Tensor | None]:
+    run: Callable[[], Mapping[str, Any]], *, expected: Mapping[str, Any] | None = None, seconds: float = math.inf,
+    stopped: Callable[[str], None] = _log_stopped,
+) -> dict[str, Tensor | None]:  # fmt: skip
     """{name: float64} of the values that an eager run gives, where that takes no more time and there is memory for it;
-    {} where it cannot be told. What was not computed is logged. expected: what eager gave before; of what it does not
-    give to the bit again (by a generator of the model's own, by what it counts) float64 says nothing."""
+    {} where it cannot be told. expected: what eager gave before; of what it does not give to the bit again (by a
+    generator of the model's own, by what it counts) float64 says nothing. stopped: called with the reason where not all
+    was computed for want of time or memory."""
     try:
         with Wide(seconds=seconds) as wide:
             found = {
@@ -372,7 +378,7 @@ def in_wide(
                 for name, value in run().items()
             }
         if wide.stopped:
-            log.warning("whether values outside tolerance are noise is not known of all: %s", wide.stopped)
+            stopped(wide.stopped)
         return found
     except Exception as error:  # what runs in eager need not run under a dispatch mode
         log.debug("the model's values in float64 are not known: %s", error)

@@ -9,6 +9,7 @@ import inspect
 import math
 import numbers
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -65,25 +66,33 @@ def raised_at(error: BaseException, function: object) -> str:
 
 
 def checked_model(function: str, model: object, kwargs: Mapping[str, Any]) -> None:
-    """Errors: ClientError for what cannot be called; OptionError for an option among the model's arguments."""
+    """A warning for what a model's **kwargs most likely swallows. Errors: ClientError for what cannot be called;
+    OptionError for an option among the arguments of a model that takes none of its name."""
     if isinstance(model, type) or not callable(model):
         got = f"the class {model.__name__}; make one first" if isinstance(model, type) else shown(model)
         raise ClientError(f"{function} model: expected a module or a function, got {got}", code="BAD_ARGUMENT")
-    known = [entry.name for entry in dataclasses.fields(Options)]
-    for name in kwargs:
-        if name in known and not _takes(model, name):
-            raise OptionError(
-                f"{function} {name}=...: the model takes no argument of that name; an option of the backend goes into "
-                f"options={{{name!r}: ...}}"
-            )
+    named, takes_any = _parameters(model)
+    goes_into = {entry.name: f"an option of the backend goes into options={{{entry.name!r}: ...}}"
+                 for entry in dataclasses.fields(Options)}  # fmt: skip
+    goes_into |= dict.fromkeys(
+        ("args", "kwargs"), f"its arguments are given as they are: {function}(model, x, labels=y)"
+    )
+    for name in (name for name in kwargs if name in goes_into and name not in named):
+        if not takes_any:
+            said = f"{function} {name}=...: the model takes no argument of that name; {goes_into[name]}"
+            raise OptionError(said)
+        said = f"{function} {name}=...: the model's **kwargs takes it, and names no such argument; {goes_into[name]}"
+        warnings.warn(said, stacklevel=3)
 
 
-def _takes(model: Callable[..., Any], name: str) -> bool:
+def _parameters(model: Callable[..., Any]) -> tuple[frozenset[str], bool]:
+    """(names of arguments that the model takes, whether it takes any other)."""
     try:
         parameters = inspect.signature(model.forward if isinstance(model, nn.Module) else model).parameters
     except (TypeError, ValueError):
-        return True
-    return name in parameters or any(entry.kind is entry.VAR_KEYWORD for entry in parameters.values())
+        return frozenset(), True
+    named = frozenset(name for name, entry in parameters.items() if entry.kind is not entry.VAR_KEYWORD)
+    return named, len(named) < len(parameters)
 
 
 def checked_flag(function: str, name: str, value: object) -> bool:
