@@ -11,7 +11,7 @@ ARGS ?=
 export ORT_GPU_LIB BIN ARCH OUT ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build build-torch demo test test-torch lint fmt fmt-check bench coverage random-graphs op-census planted blame same-size keep prove zoo align studies torch-nodes fuzz soak audit requirements matrix gpu-check gpu-pack clean doctor
+.PHONY: help setup build build-torch demo guide test test-torch lint fmt fmt-check bench coverage random-graphs op-census planted blame same-size keep prove zoo align studies torch-nodes fuzz soak audit requirements matrix gpu-check gpu-pack clean doctor
 
 help: ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -27,6 +27,9 @@ build-torch: ## build; rust-ort-torch, the same program with the environment's l
 
 demo: ## build; the main job: Llama forward and backward through the daemon, dumped and compared with eager
 	@$(STEPS) demo
+
+guide: ## build; options, commands and README's output as the program has them, into docs/guide and README.md
+	@$(STEPS) guide
 
 test: ## build; lint; all Rust and Python tests
 	@$(STEPS) test

@@ -326,6 +326,14 @@ demo() {
     step "main job" "$PY" -m rust_ort.studies.main_job --folder "$ROOT/dumps" ${ARGS:-}
 }
 
+# With ARGS="--only options", that section alone.
+guide() {
+    build
+    own_daemon
+    # shellcheck disable=SC2086
+    step "guide" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.guide ${ARGS:-}
+}
+
 bench() {
     build
     own_daemon
@@ -642,7 +650,7 @@ doctor() {
 }
 
 case ${1:-} in
-setup | build | demo | bench | coverage | planted | blame | keep | prove | zoo | align | studies | fuzz | soak | audit | requirements | matrix | doctor) "$1" ;;
+setup | build | demo | guide | bench | coverage | planted | blame | keep | prove | zoo | align | studies | fuzz | soak | audit | requirements | matrix | doctor) "$1" ;;
 test) run_tests ;;
 lint | fmt)
     setup
