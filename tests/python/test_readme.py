@@ -163,7 +163,7 @@ def test_the_guide_shows_what_the_package_is_for() -> None:
     }
 
 
-PROSE = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROSE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
@@ -191,3 +191,10 @@ def test_every_page_of_the_guide_is_on_the_map() -> None:
         page for page in (ROOT / "docs").rglob("*.md") if "decisions" not in page.parts and page.name != "README.md"
     ]
     assert [page.name for page in pages if f"]({page.relative_to(ROOT / 'docs')})" not in mapped] == []
+
+
+def test_every_file_that_contributing_names_exists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = [name for name in re.findall(r"`([\w./-]+)`", text) if "/" in name or name.endswith((".md", ".rs", ".py"))]
+    assert len(named) > 30
+    assert [name for name in named if not (ROOT / name).exists()] == []
