@@ -1,7 +1,7 @@
 //! Run PyTorch graphs on ONNX Runtime behind a daemon, dump them and compare them with eager.
 //!
 //! The data's way: link → daemon → executor → runtime → compare → dump. A room uses rooms further up this list, and
-//! itself; no two files need each other. `tests/layering.rs` holds that, docs/architecture.md draws it.
+//! itself; no two files need each other. `tests/layering.rs` holds that, docs/design/architecture.md draws it.
 
 // names, files, locks, limits
 pub mod base;

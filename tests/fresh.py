@@ -1,4 +1,4 @@
-"""What a new user gets today: `pip install ./python_shim` into an empty environment, README's blocks, some tests.
+"""What a new user gets today: `pip install ./python_shim` into an empty environment, the guide's programs, some tests.
 
 pip resolves what the day offers, so a dependency's new release that breaks the package is seen here: the output names
 what is newer than the versions that development is pinned to. A step of `make test`.
@@ -19,28 +19,35 @@ TESTS = ("test_entry.py", "test_torch_private.py", "test_threads.py", "test_plan
 LOGS = ROOT / "build/fresh-logs"
 
 
-def readme_blocks() -> list[str]:
-    """The README's Python, each block a program of its own."""
-    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs/guide").glob("*.md"))]
+
+
+def programs() -> list[tuple[str, str]]:
+    """(page and number, program) of each Python block of README and guide."""
+    return [
+        (f"{page.stem}-{number}", block)
+        for page in PAGES
+        for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL), 1)
+    ]
 
 
 def run_blocks(environment: Environment, folder: Path) -> Counts:
     """Each block in a process of its own, in an empty folder."""
     made = Counts()
-    for number, block in enumerate(readme_blocks(), 1):
-        here = folder / f"block_{number}"
+    for name, block in programs():
+        here = folder / name
         here.mkdir(parents=True)
         (here / "block.py").write_text(block)
-        log = LOGS / f"readme-{number}.log"
+        log = LOGS / f"{name}.log"
         code = environment.run("block.py", cwd=here, log=log)
         if code == 0:
             made.passed += 1
         else:
             made.failed += 1
             last = log.read_text(errors="replace").strip().splitlines()[-1:]
-            made.failures[f"README block {number}"] = f"exit code {code}: {' '.join(last)}"
+            made.failures[name] = f"exit code {code}: {' '.join(last)}"
     if not made.passed and not made.failed:
-        made.failed, made.failures = 1, {"README": "has no Python block"}
+        made.failed, made.failures = 1, {"README": "no page has a Python block"}
     return made
 
 
@@ -65,7 +72,7 @@ def check(environment: Environment, scratch: Path) -> Counts:
     print(f"    installed in {time.monotonic() - begin:.0f} s: " + ", ".join(f"{n} {installed[n]}" for n in SHOWN))
     begin = time.monotonic()
     made = run_blocks(environment, scratch)
-    print(f"    README's blocks: {made}; {time.monotonic() - begin:.0f} s", flush=True)
+    print(f"    programs of README and guide: {made}; {time.monotonic() - begin:.0f} s", flush=True)
     begin = time.monotonic()
     pins = tested()
     environment.install(*(f"{name}=={pins[name]}" for name in TEST_ONLY), versions=installed)

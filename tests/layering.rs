@@ -1,5 +1,5 @@
 //! The rooms of the source: who may use whom, where unsafe code is, no `unwrap` outside tests. The twin of
-//! tests/python/test_layering.py; docs/architecture.md draws them.
+//! tests/python/test_layering.py; docs/design/architecture.md draws them.
 //!
 //! With `--nocapture` it prints the rooms with their floors, and every circle.
 #![allow(clippy::unwrap_used)]
@@ -120,7 +120,7 @@ fn every_file_is_in_a_room_and_every_room_has_files() {
 
 #[test]
 fn the_picture_in_the_docs_is_this_one() {
-    let text = std::fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let text = std::fs::read_to_string(root().join("docs/design/architecture.md")).unwrap();
     let rust = text.split("## Rust: ").nth(1).unwrap().split("## Python: ").next().unwrap();
     let cells = rust.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let drawn: Vec<_> = cells.map(|cell| cell.trim_end_matches('/').trim_end_matches(".rs")).collect();

@@ -326,39 +326,47 @@ demo() {
     step "main job" "$PY" -m rust_ort.studies.main_job --folder "$ROOT/dumps" ${ARGS:-}
 }
 
+# With ARGS="--only options", that section alone.
+guide() {
+    build
+    own_daemon
+    # shellcheck disable=SC2086
+    step "guide" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.guide ${ARGS:-}
+}
+
 bench() {
     build
     own_daemon
     # shellcheck disable=SC2086
-    step "bench" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.bench ${ARGS:---output docs/bench.md}
+    step "bench" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.bench ${ARGS:---output docs/results/bench.md}
 }
 
-# With ARGS, only what they name is written: part of a sweep is not what docs/coverage.json holds.
+# With ARGS, only what they name is written: part of a sweep is not what docs/results/coverage.json holds.
 coverage() {
     local status=0
     build
     own_daemon
     # shellcheck disable=SC2086
-    step "coverage" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.coverage ${ARGS:---output docs/coverage.md} || status=1
+    step "coverage" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.coverage ${ARGS:---output docs/results/coverage.md} || status=1
     [[ -n ${ARGS:-} ]] || step "coverage with dynamic sizes" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.coverage \
-        --dynamic --output docs/coverage-dynamic.md || status=1
+        --dynamic --output docs/results/coverage-dynamic.md || status=1
     return "$status"
 }
 
-# With ARGS, only what they name is written: a few seeds are not what docs/random-graphs.md tells of.
+# With ARGS, only what they name is written: a few seeds are not what docs/results/random-graphs.md tells of.
 random_graphs() {
     build
     own_daemon
     # shellcheck disable=SC2086
-    step "random functions" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.random_graphs ${ARGS:---output docs/random-graphs.md --runs docs/random-graphs.json}
+    step "random functions" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.random_graphs ${ARGS:---output docs/results/random-graphs.md --runs docs/results/random-graphs.json}
 }
 
-# With ARGS, only what they name is written: some architectures are not what docs/op-census.json holds.
+# With ARGS, only what they name is written: some architectures are not what docs/results/op-census.json holds.
 op_census() {
     build
     own_daemon
     # shellcheck disable=SC2086
-    step "census of operators" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.op_census ${ARGS:---output docs/op-census.md}
+    step "census of operators" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.op_census ${ARGS:---output docs/results/op-census.md}
 }
 
 # What `make test` skips, since building it takes as long as all the rest: the runtimes' tests over libtorch.
@@ -384,9 +392,9 @@ torch_nodes() {
     build_torch
     own_daemon
     # shellcheck disable=SC2086
-    step "models on libtorch" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.torch_nodes ${ARGS:---output docs/torch-runtime.md} || status=1
+    step "models on libtorch" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.torch_nodes ${ARGS:---output docs/results/torch-runtime.md} || status=1
     [[ -n ${ARGS:-} ]] || step "models in half precision on libtorch" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore \
-        -m measure.torch_half --output docs/torch-half.md || status=1
+        -m measure.torch_half --output docs/results/torch-half.md || status=1
     return "$status"
 }
 
@@ -395,7 +403,7 @@ planted() {
     build
     own_daemon
     # shellcheck disable=SC2086
-    step "planted faults" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.planted ${ARGS:---output docs/planted.md}
+    step "planted faults" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.planted ${ARGS:---output docs/results/planted.md}
 }
 
 # With ARGS, only what they name is written.
@@ -403,7 +411,7 @@ blame() {
     build
     own_daemon
     # shellcheck disable=SC2086
-    step "who is blamed" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.blame ${ARGS:---output docs/blame.md}
+    step "who is blamed" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.blame ${ARGS:---output docs/results/blame.md}
 }
 
 # With ARGS, only what they name is written.
@@ -411,7 +419,7 @@ same_size() {
     build
     own_daemon
     # shellcheck disable=SC2086
-    step "faults no larger than rounding" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.same_size ${ARGS:---output docs/same-size.md}
+    step "faults no larger than rounding" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.same_size ${ARGS:---output docs/results/same-size.md}
 }
 
 # With ARGS, only what they name is written.
@@ -419,7 +427,7 @@ keep() {
     build
     own_daemon
     # shellcheck disable=SC2086
-    step "what to keep in float32" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.keep ${ARGS:---output docs/keep-in-float32.md}
+    step "what to keep in float32" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.keep ${ARGS:---output docs/results/keep-in-float32.md}
 }
 
 prove() {
@@ -437,16 +445,16 @@ fuzz() {
     RUST_ORT_TEST_ONNXRUNTIME=$(onnxruntime_library)
     export RUST_ORT_TEST_ONNXRUNTIME
     # shellcheck disable=SC2086
-    step "fuzzing" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.fuzz ${ARGS:---output docs/trust.md} || status=1
+    step "fuzzing" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.fuzz ${ARGS:---output docs/results/trust.md} || status=1
     return "$status"
 }
 
-# With ARGS, only what they name is written: a rehearsal is not what docs/trust.md holds. It has a daemon of its own.
+# With ARGS, only what they name is written: a rehearsal is not what docs/results/trust.md holds. It has a daemon of its own.
 soak() {
     build
     own_daemon
     # shellcheck disable=SC2086
-    step "soak" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.soak ${ARGS:---output docs/trust.md}
+    step "soak" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.soak ${ARGS:---output docs/results/trust.md}
 }
 
 # packages_apart <name> <what>: those of tests/requirements/<name>.txt in build/<name>/site, beside the environment, which
@@ -469,7 +477,7 @@ zoo() {
     build
     zoo_packages
     own_daemon
-    eval "set -- ${ARGS:---output docs/zoo.md}"
+    eval "set -- ${ARGS:---output docs/results/zoo.md}"
     step "zoo" env PYTHONPATH="$ROOT/tests:$ROOT/build/zoo/site" "$PY" -W ignore -m measure.zoo "$@"
 }
 
@@ -480,7 +488,7 @@ align() {
     own_daemon
     # shellcheck disable=SC2086
     step "align beside onnx-array-api" env PYTHONPATH="$ROOT/tests:$ROOT/build/align/site" "$PY" -W ignore \
-        -m measure.align ${ARGS:---output docs/align.md}
+        -m measure.align ${ARGS:---output docs/results/align.md}
 }
 
 # With ARGS="--only generate", only these sections are written. Studies are their own judges: what they find is told, not asserted.
@@ -545,7 +553,7 @@ gpu_check() {
     # With ARGS, only what they name is written. Steps have daemons of their own, which the check ends.
     # shellcheck disable=SC2086
     PYTHONPATH=$ROOT/python_shim "$python" python_shim/rust_ort/studies/gpu_check.py --binary "$binary" \
-        ${ORT_GPU_LIB:+--onnxruntime "$ORT_GPU_LIB"} ${ARGS:---output docs/gpu.md}
+        ${ORT_GPU_LIB:+--onnxruntime "$ORT_GPU_LIB"} ${ARGS:---output docs/results/gpu.md}
 }
 
 # What an offline GPU machine needs, in $OUT (build/gpu-pack): provider/ with the code of one architecture ($ARCH) alone, and
@@ -557,7 +565,7 @@ gpu_pack() {
     # shellcheck disable=SC2064  # the name is gone when the function is
     trap "rm -rf '$work'" EXIT
     rm -rf "$out"
-    mkdir -p "$out/provider" "$out"/product/{bin,tests,docs,python_shim}
+    mkdir -p "$out/provider" "$out"/product/{bin,tests,docs/results,python_shim}
     out=$(cd "$out" && pwd)
     if [[ -z $capi ]]; then
         version=$(sed -n 's/^onnxruntime==//p' "$REQUIREMENTS")
@@ -642,7 +650,7 @@ doctor() {
 }
 
 case ${1:-} in
-setup | build | demo | bench | coverage | planted | blame | keep | prove | zoo | align | studies | fuzz | soak | audit | requirements | matrix | doctor) "$1" ;;
+setup | build | demo | guide | bench | coverage | planted | blame | keep | prove | zoo | align | studies | fuzz | soak | audit | requirements | matrix | doctor) "$1" ;;
 test) run_tests ;;
 lint | fmt)
     setup

@@ -2,7 +2,7 @@
 
 Each cell is the package installed by pip with the cell's versions, the main job, and the Python tests. Environments are
 kept in RUST_ORT_MATRIX_HOME (build/matrix): one for each torch, in which pip exchanges the rest. A cell's result is
-written into docs/versions.json and docs/versions.md as soon as it is there.
+written into docs/results/versions.json and docs/results/versions.md as soon as it is there.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from environments import ROOT, SHOWN, TEST_ONLY, Counts, Environment, InstallFai
 
 TORCH = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
 HOME = Path(os.environ.get("RUST_ORT_MATRIX_HOME") or ROOT / "build/matrix")
-STORE = ROOT / "docs/versions.json"
-REPORT = ROOT / "docs/versions.md"
+STORE = ROOT / "docs/results/versions.json"
+REPORT = ROOT / "docs/results/versions.md"
 SLICE = (
     "aliases", "backend_interface", "backend_modules", "custom_translations", "entry", "equal_backends", "export_parts",
     "fork", "memory_formats", "mistakes", "nodes", "opset", "planted", "readme", "reference", "release",
@@ -125,7 +125,7 @@ def save(cell: Cell, result: Result) -> None:
 
 
 def report(known: dict[str, Any]) -> str:
-    """docs/versions.md."""
+    """docs/results/versions.md."""
     lines = [
         "# Versions",
         "",
@@ -200,7 +200,9 @@ def main() -> int:
     parser.add_argument("--lowest", action="store_true", help="only the cell with everything at its lowest")
     parser.add_argument("--slice", action="store_true", help="only the test files that versions matter to")
     parser.add_argument("--tests", default="", help="only these test files or pytest arguments; prints, saves nothing")
-    parser.add_argument("--report", action="store_true", help="write the table from docs/versions.json; run nothing")
+    parser.add_argument(
+        "--report", action="store_true", help="write the table from docs/results/versions.json; run nothing"
+    )
     arguments = parser.parse_args()
     if arguments.report:
         REPORT.write_text(report(load()))

@@ -2,7 +2,7 @@
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// (command, what to use instead). The README lists them as not available yet.
+/// (command, what to use instead). docs/guide/commands.md names them.
 const LATER: &[(&str, &str)] = &[
     ("capture", "dump from Python: `with rust_ort.dump(\"name\"): ...`, or RUST_ORT_DUMP=<folder>"),
     ("diff", "`rust-ort compare <dump>` judges a dump's outputs against eager's"),

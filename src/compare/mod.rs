@@ -1,7 +1,7 @@
 //! How a candidate differs from its reference: metrics, tolerances, verdicts, and the alignment of two lists of results.
 //!
 //! Words: `reference` is what eager gave, `candidate` what ONNX Runtime gave. Everything here is pure: tensors in,
-//! facts out. The rule and the reasons for its numbers are in `docs/decisions/0002-tolerance.md`.
+//! facts out. The rule and the reasons for its numbers are in `docs/design/decisions/0002-tolerance.md`.
 
 mod alignment;
 mod birth;

@@ -47,7 +47,7 @@ impl Tolerance {
     pub const EXACT: Tolerance = Tolerance { atol: 0., rtol: 0., scale: 0., equal_nan: true };
 
     /// The defaults, by element type. Integers, bool and 8-bit floats: [`Tolerance::EXACT`]. Complex types: those of
-    /// their parts. Source of the numbers: `docs/decisions/0002-tolerance.md`.
+    /// their parts. Source of the numbers: `docs/design/decisions/0002-tolerance.md`.
     pub const fn for_dtype(dtype: DType) -> Tolerance {
         // Units of the type's epsilon.
         let (atol, rtol_epsilons, scale_epsilons) = match dtype {

@@ -1,6 +1,6 @@
 //! Walls around a process that runs models of others: a bug of the runtime that one of them exploits gets no further.
 //! [`files`] is Landlock, [`calls`] seccomp; neither needs rights of its own
-//! ([decision 13](../../docs/decisions/0013-confinement.md)).
+//! ([decision 13](../../docs/design/decisions/0013-confinement.md)).
 
 mod calls;
 mod files;

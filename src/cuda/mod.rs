@@ -2,7 +2,7 @@
 //!
 //! One process exports the block that a tensor lies in ([`Allocation::export`]) and an event ([`Event::handle`]), another
 //! opens both ([`Mapping::open`], [`Event::open`]) and has its stream wait for the event before it reads or writes, or for a
-//! number in memory that both map ([`Value`]). Nothing goes through the host but what is asked to. docs/decisions/0010-cuda.md says why the driver's API and what its rules on
+//! number in memory that both map ([`Value`]). Nothing goes through the host but what is asked to. docs/design/decisions/0010-cuda.md says why the driver's API and what its rules on
 //! memory of other processes cost.
 //!
 //! Every function may be called on any thread and leaves that thread's current device as it was.

@@ -1,4 +1,4 @@
-//! The fixed header in front of every message on the socket (docs/protocol.md).
+//! The fixed header in front of every message on the socket (docs/design/protocol.md).
 
 use thiserror::Error;
 

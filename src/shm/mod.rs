@@ -1,5 +1,5 @@
 //! Memory shared with other processes: segments, leases on them, lanes, counters. The only mmap and the only passing of
-//! descriptors. Who owns what: docs/decisions/0001-ownership.md; layouts: docs/protocol.md.
+//! descriptors. Who owns what: docs/design/decisions/0001-ownership.md; layouts: docs/design/protocol.md.
 
 mod counters;
 mod device;

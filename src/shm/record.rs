@@ -1,4 +1,4 @@
-//! The record of a call as it lies in a lane: docs/protocol.md. Bytes only; what they name is not looked at here.
+//! The record of a call as it lies in a lane: docs/design/protocol.md. Bytes only; what they name is not looked at here.
 
 use crate::base::ids::{CallId, PartHandle};
 use crate::tensor::{BadShape, CallRecord, DType, Location, TensorDesc, TensorRef, UnknownDType};

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::ids::SegmentId;
 
-/// A segment of a client and an offset in it, packed as lanes carry it (docs/protocol.md): `segment << 40 | offset`. What
+/// A segment of a client and an offset in it, packed as lanes carry it (docs/design/protocol.md): `segment << 40 | offset`. What
 /// travels is this, never an address.
 ///
 /// Every 64-bit number is a location; whether there is such a segment, and whether the tensor fits it, is proven by

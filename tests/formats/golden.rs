@@ -553,7 +553,7 @@ fn executor_lost() -> Notice {
     Notice::ExecutorLost { executor: ExecutorId(5), calls: vec![call], cause: "killed by signal 9".into() }
 }
 
-/// The record of one call as a lane carries it, from offset 256 of the lane, by docs/protocol.md alone.
+/// The record of one call as a lane carries it, from offset 256 of the lane, by docs/design/protocol.md alone.
 fn lane_record() -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(7_u64.to_le_bytes()); // call_id

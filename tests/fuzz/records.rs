@@ -26,7 +26,7 @@ pub const TARGET: Target = Target {
     most_bytes: |len| 64 * len + (256 << 10),
 };
 
-/// docs/protocol.md: a lane's record, behind the page of the header.
+/// docs/design/protocol.md: a lane's record, behind the page of the header.
 const RECORD: u64 = 4096 + 256;
 const LANE_LEN: u64 = 64 << 10;
 const HEAD_LEN: usize = 40;

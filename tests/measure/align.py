@@ -404,7 +404,7 @@ def _distance(value: Array, reference: Array) -> float:
 
 
 def markdown(rows: Sequence[Row], found: Letters) -> str:
-    """docs/align.md."""
+    """docs/results/align.md."""
     from measure.bench.table import environment
 
     version = PINS.read_text().split("==")[1].strip()

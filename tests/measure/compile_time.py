@@ -174,7 +174,7 @@ def measure(layers: Sequence[int], *, rounds: int) -> list[Compile]:
 
 
 def markdown(found: Sequence[Compile], *, command: str) -> str:
-    """docs/compile-time.md."""
+    """docs/results/compile-time.md."""
     from measure.bench.table import environment
 
     lines = [

@@ -94,7 +94,7 @@ EAGERS_OWN: dict[tuple[str, str, str], tuple[Callable[[], bool], str]] = {
     ),
 }
 """{(operator, dtype, what `described` says of the sample): whether eager differs from eager here, and in what}, where
-it was looked into: docs/known-wrong-upstream.md."""
+it was looked into: docs/design/known-wrong-upstream.md."""
 
 DISTINCT_HALVES = 20_000
 A_QUARTER = {torch.float16: 0x3400, torch.bfloat16: 0x3E80}

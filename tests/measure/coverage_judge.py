@@ -1,4 +1,4 @@
-"""The judge of docs/coverage.md: whether a compiled operator's result is as good as eager's."""
+"""The judge of docs/results/coverage.md: whether a compiled operator's result is as good as eager's."""
 
 from __future__ import annotations
 

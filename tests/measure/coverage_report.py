@@ -1,4 +1,4 @@
-"""What the coverage study writes: docs/coverage.md for people, docs/coverage.json as the floor that tests hold."""
+"""What the coverage study writes: docs/results/coverage.md for people, coverage.json as the floor that tests hold."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _rank(verdict: str | None) -> int:
 
 
 def markdown(results: Sequence[Result], *, command: str, samples: int, dynamic: bool = False) -> str:
-    """docs/coverage.md."""
+    """docs/results/coverage.md."""
     lines = [
         "# Which of torch's operators run on ONNX Runtime",
         "",

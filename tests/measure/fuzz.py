@@ -1,4 +1,4 @@
-"""`make fuzz`: the targets of tests/fuzz for as long as one likes; counts into docs/trust.md."""
+"""`make fuzz`: the targets of tests/fuzz for as long as one likes; counts into docs/results/trust.md."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--input", type=Path, help="run this one input alone")
     parser.add_argument("--profile", choices=("release", "dev"), default="release", help="dev checks for overflow")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "fuzz", help="of what is found")
-    parser.add_argument("--output", type=Path, help="docs/trust.md, with .json beside it")
+    parser.add_argument("--output", type=Path, help="docs/results/trust.md, with .json beside it")
     options = parser.parse_args(arguments)
     if options.seconds is None and options.iterations is None:
         options.seconds = SECONDS

@@ -1,4 +1,4 @@
-"""`make keep`: which values of a Llama decoder to keep in float32, in half precision; docs/keep-in-float32.md.
+"""`make keep`: which values of a Llama decoder to keep in float32, in half precision; docs/results/keep-in-float32.md.
 
 Weights are random, of the scale of `LlamaConfig.initializer_range`. Real Llamas have a few channels whose activations
 are a thousand times the others' (Sun et al., Massive Activations in Large Language Models, 2024): in the variant

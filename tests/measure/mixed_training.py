@@ -73,7 +73,7 @@ class Row:
 
 
 HIDDEN = 512
-"""Hidden size of the model of docs/mixed-training.md."""
+"""Hidden size of the model of docs/results/mixed-training.md."""
 
 
 def llama(seed: int, hidden: int = HIDDEN, *, cache: bool = False) -> nn.Module:

@@ -1,4 +1,4 @@
-"""What the census writes: docs/op-census.md for people, docs/op-census.json for tests."""
+"""What the census writes: docs/results/op-census.md for people, docs/results/op-census.json for tests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def reached(runs: Iterable[Run]) -> dict[str, Reached]:
 
 
 def record(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """What docs/op-census.json holds."""
+    """What docs/results/op-census.json holds."""
     architectures: dict[str, Any] = defaultdict(dict)
     for made in runs:
         architectures[made.architecture][f"{made.attention}/{made.mode}"] = {
@@ -92,7 +92,7 @@ def json_text(runs: Sequence[Run]) -> str:
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """docs/op-census.md."""
+    """docs/results/op-census.md."""
     operators = reached(runs)
     lines = [
         "# Which operators real models reach, and where they run",

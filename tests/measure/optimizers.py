@@ -206,7 +206,7 @@ def page(found: dict[str, Found], *, about: str) -> str:
     lines = [
         "# Optimizers of ONNX Runtime that change values",
         "",
-        f"Made by `PYTHONPATH=tests python -m measure.optimizers --output docs/optimizers.md`: {about}.",
+        f"Made by `PYTHONPATH=tests python -m measure.optimizers --output docs/results/optimizers.md`: {about}.",
         "Each model runs with all optimizers and with none; where an output differs in a bit, once more without each.",
         "",
         f"- python: {platform.python_version()}",

@@ -1,4 +1,4 @@
-"""The rules of rust_ort.export.rules as the table of docs/known-wrong-upstream.md."""
+"""The rules of rust_ort.export.rules as the table of docs/design/known-wrong-upstream.md."""
 
 from __future__ import annotations
 

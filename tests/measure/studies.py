@@ -1,4 +1,4 @@
-"""`make studies`: docs/studies.md, its numbers and verdicts, and the pictures beside it.
+"""`make studies`: docs/results/studies.md, its numbers and verdicts, and the pictures beside it.
 
 Each section of the page is run by the program that it names, and what that prints takes the place of the section's
 text block; the rest of the page is prose and stays. The Rust studies draw their numbers several times (`--draws`): a
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "studies.md"
+PAGE = ROOT / "docs" / "results" / "studies.md"
 RUST = ("gemm", "layernorm", "reduction")
 PYTHON = ("broadcast", "generate")
 NAMED = {

@@ -116,7 +116,7 @@ def _beside_onnxruntime(wrong: dict[tuple[str, str], str], again: Sequence[dict[
 
 
 def markdown(rows: Sequence[Half], versions: str) -> str:
-    """What docs/torch-half.md holds."""
+    """What docs/results/torch-half.md holds."""
     lines = [
         "# Half precision on libtorch",
         "",

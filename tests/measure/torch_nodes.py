@@ -183,7 +183,7 @@ def finite(verdict: dict[str, Any], name: str) -> float:
 
 
 def markdown(rows: Sequence[Row], counts: dict[str, torch_cases.Counts], versions: str) -> str:
-    """What docs/torch-runtime.md holds."""
+    """What docs/results/torch-runtime.md holds."""
     lines = [
         "# Models on libtorch",
         "",

@@ -1,5 +1,6 @@
-"""docs/trust.md and docs/trust.json: what `make fuzz` and `make soak` ran, and what they found. Each replaces its own
-rows."""
+"""docs/results/trust.md and trust.json: what `make fuzz` and `make soak` ran, and what they found.
+
+Each replaces its own rows."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ INTRODUCTION = """\
 # Trust
 
 What nobody sent on purpose, and what nobody wished for: how much of it was tried, and what became of it. The promises
-are in [SECURITY.md](../SECURITY.md). Made by `make fuzz` and `make soak`, each its own rows; `make test` runs five
+are in [SECURITY.md](../../SECURITY.md). Made by `make fuzz` and `make soak`, each its own rows; `make test` runs five
 seconds of each fuzz target, every input that once found something, and a minute of the soak."""
 
 VERIFIED = """\
 ## Who verifies
 
 Every command of `rust-ort` that reads a dump holds what it reads against hashes and seals
-([decision 11](decisions/0011-somebody-elses-dump.md)). Python's `rust_ort.onnx_tools`, which reads any ONNX file, and
-whatever else reads one verify nothing: run `rust-ort verify` first on a dump that comes from elsewhere."""
+([decision 11](../design/decisions/0011-somebody-elses-dump.md)). Python's `rust_ort.onnx_tools`, which reads any ONNX
+file, and whatever else reads one verify nothing: run `rust-ort verify` first on a dump that comes from elsewhere."""
 
 FUZZ = """\
 ## Fuzzing
@@ -63,7 +64,7 @@ SUPPLY = """\
 `make audit` holds the crates against `deny.toml` (licences, sources, advisories; versions that are there twice are
 told) and the pinned Python environment against the hashes and the vulnerabilities that the package index tells. What
 cannot be asked is said to be skipped. One advisory is ignored: bincode is unmaintained
-([decision 14](decisions/0014-bincode.md))."""
+([decision 14](../design/decisions/0014-bincode.md))."""
 
 
 def update(output: Path, section: str, content: Any) -> None:

@@ -100,7 +100,7 @@ def measure(variants: Sequence[str], *, size: str, rounds: int) -> list[FirstCal
 
 
 def markdown(calls: Sequence[FirstCall], *, command: str, size: str) -> str:
-    """docs/warm-start.md."""
+    """docs/results/warm-start.md."""
     from measure.bench.table import environment
 
     lines = [

@@ -1,4 +1,4 @@
-"""The coverage study: its judge, its verdicts, its workers, and a slice of docs/coverage.json held as the floor."""
+"""The coverage study: its judge, its verdicts, its workers, a slice of docs/results/coverage.json held as the floor."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_the_floor_is_written_and_read_alike() -> None:
     assert "eager, recorded right" in coverage_report.worse(floor["bool"]["a"], worse)[0]
 
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "results"
 RECORDED: dict[bool, dict[str, dict[str, list[str | None]]]] = {
     dynamic: json.loads((DOCS / name).read_text())
     for dynamic, name in ((False, "coverage.json"), (True, "coverage-dynamic.json"))

@@ -28,7 +28,9 @@ from measure.cuda_kernels.table import is_lacking
 from rust_ort.link import wire
 from rust_ort.torch_private import pytree
 
-KERNELS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "docs/cuda-kernels.json").read_text())["operators"]
+KERNELS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "docs/results/cuda-kernels.json").read_text())[
+    "operators"
+]
 NAMES = {number: name for name, number in ELEMENTS.items()}
 HALVES = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 

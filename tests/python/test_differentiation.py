@@ -171,7 +171,7 @@ def test_a_second_derivative_outside_is_an_error_of_torchs() -> None:
 
 
 def test_where_unused_inputs_are_allowed_a_second_derivative_is_zeros_as_by_aot_eager() -> None:
-    """Of a function that AOTAutograd cuts off: torch's own, which README.md tells."""
+    """Of a function that AOTAutograd cuts off: torch's own, which docs/guide/troubleshooting.md tells."""
 
     def second(backend: str) -> Any:
         compiled = torch.compile(lambda x: torch.tanh(x) * 2, backend=backend)

@@ -700,8 +700,8 @@ def test_a_rehearsal_of_a_step_ends_in_a_table_and_its_json(tmp_path: Path, caps
 
 
 def test_what_the_repository_says_of_a_gpu_is_what_was_measured_or_that_nothing_was() -> None:
-    kept = ROOT / "docs" / "gpu.json"
-    text = (ROOT / "docs" / "gpu.md").read_text()
+    kept = ROOT / "docs" / "results" / "gpu.json"
+    text = (ROOT / "docs" / "results" / "gpu.md").read_text()
     if not kept.exists():
         assert text == page.before(gpu_check.steps(machine(), "cuda"))
         return

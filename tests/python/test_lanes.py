@@ -21,7 +21,7 @@ from rust_ort.memory.arena import Arena
 
 HEADER_BYTES = 4096
 LOCATIONS_OFFSET = 296
-# u32 words of a lane: docs/protocol.md.
+# u32 words of a lane: docs/design/protocol.md.
 REQUEST, EXECUTOR_WAITING, REPLY, CLIENT_WAITING, RUNNING, STATUS, ERROR_KIND, ERROR_LEN = 0, 1, 16, 17, 32, 33, 34, 35
 RUN_NS, NODE_LEN = 36, 38
 FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]

@@ -1,6 +1,6 @@
-"""The rooms of the Python package: who may use whom. The twin of tests/layering.rs; docs/architecture.md draws them.
+"""The rooms of the Python package: who may use whom. The twin of tests/layering.rs.
 
-Run with -s it prints the rooms with their floors and every circle.
+docs/design/architecture.md draws them. Run with -s it prints the rooms with their floors and every circle.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ def test_the_measuring_tools_have_no_circle_and_nothing_installed_uses_them() ->
 
 
 def test_the_picture_in_the_docs_is_this_one() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text().split("## Python: ")[1]
+    text = (ROOT / "docs" / "design" / "architecture.md").read_text().split("## Python: ")[1]
     rows = re.findall(r"^\| (`[^|]*) \|", text.split("## The walk")[0], re.MULTILINE)
     drawn = [tuple(re.findall(r"`(\w+)(?:\.pyi?|/)`", row)) for row in rows]
     assert drawn == [tuple(name or "__init__" for name in entries) for entries in ROOMS.values()]

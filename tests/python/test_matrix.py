@@ -105,9 +105,10 @@ def test_the_report_is_of_the_results_and_of_todays_ranges() -> None:
     assert matrix.REPORT.read_text() == matrix.report(matrix.load())
 
 
-def test_the_fresh_install_runs_every_block_of_the_readme() -> None:
+def test_the_fresh_install_runs_every_program_of_readme_and_guide() -> None:
     fresh = driver("fresh")
-    assert len(fresh.readme_blocks()) == (ROOT / "README.md").read_text().count("```python\n") >= 3
+    pages = [ROOT / "README.md", *(ROOT / "docs/guide").glob("*.md")]
+    assert len(dict(fresh.programs())) == sum(page.read_text().count("```python\n") for page in pages) >= 7
     assert all((ROOT / "tests/python" / name).exists() for name in fresh.TESTS)
     pinned = dict(driver("environments").tested())
     assert fresh.other_than_tested(pinned) == []

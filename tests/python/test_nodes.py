@@ -27,7 +27,7 @@ from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.options import Options
 from rust_ort.studies import llama_models
 
-# float32's tolerance at the largest element is 4.6e-5 of it (docs/decisions/0002-tolerance.md).
+# float32's tolerance at the largest element is 4.6e-5 of it (docs/design/decisions/0002-tolerance.md).
 TWICE_THE_TOLERANCE = 1e-4
 
 

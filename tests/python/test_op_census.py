@@ -1,4 +1,4 @@
-"""The census of operators: what docs/op-census.json says still holds by the rules, and in models that really run."""
+"""The census of operators: docs/results/op-census.json still holds by the rules, and in models that really run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rust_ort.export.partition import COMPLEX, DRAWS_RANDOM_NUMBERS, SIZE_AT_RUN
 
 aten = torch.ops.aten
 RECORDED: dict[str, dict[str, Any]] = json.loads(
-    (Path(__file__).parents[2] / "docs" / "op-census.json").read_text()
+    (Path(__file__).parents[2] / "docs" / "results" / "op-census.json").read_text()
 )  # fmt: skip
 KNOWN_MISSING: frozenset[str] = frozenset()
 """Operators of models that run in eager without a named exception. It may only shrink."""

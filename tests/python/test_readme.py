@@ -1,20 +1,24 @@
-"""The README says what the program does: options, commands, code."""
+"""README and guide say what the program does: options, commands, code, output."""
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 import rust_ort
-from rust_ort.errors import NotAvailableYet
+from measure import guide
+from rust_ort.errors import NotAvailableYet, OptionError
 from rust_ort.options import Options
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text()
+README = guide.README.read_text()
+GUIDE = sorted(guide.GUIDE.glob("*.md"))
+PAGES = [guide.README, *GUIDE]
+OPTIONS = (guide.GUIDE / "options.md").read_text()
+COMMANDS = (guide.GUIDE / "commands.md").read_text()
 
 # {option: (a value that works, a value of a later version)}; None where there is none.
 SAMPLES: dict[str, tuple[object, object]] = {
@@ -49,24 +53,30 @@ SAMPLES: dict[str, tuple[object, object]] = {
 }
 
 
-def table(heading: str) -> list[list[str]]:
-    """Rows of the first table below `heading`, without its head."""
-    section = README.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    rows = [line for line in section.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+@pytest.fixture
+def binary() -> str:
+    path = os.environ.get("RUST_ORT_BINARY", "")
+    if not os.access(path, os.X_OK):
+        pytest.skip("RUST_ORT_BINARY names no binary; make test sets it")
+    return path
 
 
-def test_options_table_names_every_option_in_order_with_its_default() -> None:
-    shown = [(name.strip("`"), default.strip("`").replace('"', "'")) for name, default, *_ in table("Options")]
-    assert shown == [(name, repr(default)) for name, default, _ in Options.table()]
+def test_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 120
 
 
-@pytest.mark.parametrize("row", table("Options"), ids=lambda row: row[0].strip("`"))
-def test_option_is_available_as_the_table_says(row: list[str]) -> None:
-    name, available = row[0].strip("`"), row[3]
+def test_the_options_page_is_of_the_table() -> None:
+    """After a change of an option: `make guide`."""
+    assert guide.section(OPTIONS, "options") == guide.options()
+
+
+def test_every_option_has_a_sample() -> None:
+    assert list(SAMPLES) == [name for name, *_ in Options.table()]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_an_option_takes_what_it_should_and_tells_of_what_comes_later(name: str) -> None:
     works, later = SAMPLES[name]
-    words = {(True, False): "yes", (True, True): "partly", (False, True): "not available yet"}
-    assert available.startswith(words[works is not None, later is not None])
     if works is not None:
         Options.parse({name: works})
     if later is not None:
@@ -74,10 +84,52 @@ def test_option_is_available_as_the_table_says(row: list[str]) -> None:
             Options.parse({name: later})
 
 
-def test_every_make_target_the_readme_names_exists() -> None:
+@pytest.mark.parametrize("name", [name for name, default, _ in Options.table() if isinstance(default, str)])
+def test_the_table_names_every_choice_of_an_option(name: str) -> None:
+    (doc,) = [doc for known, _, doc in Options.table() if known == name]
+    with pytest.raises(OptionError) as error:
+        Options.parse({name: "none of them"})
+    choices = re.findall(r"'([^']+)'", str(error.value).split(", got")[0])
+    if name != "share_parameters":
+        assert len(choices) > 1
+    assert [choice for choice in choices if f'"{choice}"' not in doc] == []
+
+
+def test_the_commands_page_is_what_the_program_prints(binary: str) -> None:
+    """After a change of a command: `make guide`."""
+    assert guide.section(COMMANDS, "commands") == guide.commands(binary)
+
+
+def test_the_commands_page_says_when_to_use_each(binary: str) -> None:
+    to_do = COMMANDS.split("## Exit codes")[0]
+    named = re.findall(r"`([a-z]+)`", "\n".join(line.split("|")[2] for line in to_do.splitlines() if "| `" in line))
+    assert sorted(named) == sorted(guide.commands_in(guide.help_of(binary)))
+
+
+def test_commands_in_readme_and_guide_are_there(binary: str) -> None:
+    there = {*guide.commands_in(guide.help_of(binary)), "executor"}
+    for page in PAGES:
+        named = set(re.findall(r"(?:`|^)rust-ort ([a-z]+)", page.read_text(), re.MULTILINE))
+        assert named <= there, page.name
+
+
+def test_readme_shows_what_its_program_prints() -> None:
+    """In its shape: numbers are of another draw. After a change: `make guide`."""
+    shown, printed = guide.section(README, "output"), guide.output()
+    assert "to blame: node gelu (exporter" in printed
+    assert guide.shape(shown) == guide.shape(printed)
+
+
+def test_readme_names_its_program_in_eight_lines() -> None:
+    assert len([line for line in guide.block(README).splitlines() if line]) == 8
+
+
+def test_every_make_target_that_readme_and_guide_name_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", README, re.MULTILINE))
-    assert {"demo", "test"} <= named <= targets
+    for page in PAGES:
+        named = set(re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(), re.MULTILINE))
+        assert named <= targets, page.name
+    assert {"demo", "test"} <= set(re.findall(r"^make ([a-z-]+)", README, re.MULTILINE))
 
 
 def test_ci_runs_exactly_the_readmes_test_command() -> None:
@@ -88,13 +140,17 @@ def test_ci_runs_exactly_the_readmes_test_command() -> None:
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 
-def test_every_python_block_is_valid_and_names_what_exists() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 5
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_python_block_is_valid_and_names_what_exists(page: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     for block in blocks:
-        compile(block, "README.md", "exec")
-    names = set(re.findall(r"\brust_ort\.([a-zA-Z_]\w*)", "\n".join(blocks)))
-    assert names == {
+        compile(block, page.name, "exec")
+    assert set(re.findall(r"\brust_ort\.([a-zA-Z_]\w*)", "\n".join(blocks))) <= set(rust_ort.__all__)
+
+
+def test_the_guide_shows_what_the_package_is_for() -> None:
+    blocks = "\n".join(re.findall(r"```python\n(.*?)```", "\n".join(page.read_text() for page in PAGES), re.DOTALL))
+    assert set(re.findall(r"\brust_ort\.([a-zA-Z_]\w*)", blocks)) == {
         "backend",
         "blame",
         "compare",
@@ -105,20 +161,40 @@ def test_every_python_block_is_valid_and_names_what_exists() -> None:
         "status",
         "to_onnx",
     }
-    assert names <= set(rust_ort.__all__)
 
 
-def test_every_link_leads_to_a_file() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", README)
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+PROSE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("row", table("Command line"), ids=lambda row: row[0].replace("`", ""))
-def test_command_is_there_as_the_table_says(row: list[str]) -> None:
-    binary = os.environ.get("RUST_ORT_BINARY", "")
-    if not os.access(binary, os.X_OK):
-        pytest.skip("RUST_ORT_BINARY names no binary; make test sets it")
-    for command in re.findall(r"`(?:rust-ort )?(\w+)`", row[0]):
-        done = subprocess.run([binary, command, "--help"], capture_output=True, timeout=60, check=False)
-        assert (done.returncode == 0) == (row[2] == "yes"), f"rust-ort {command} --help: {done.stderr.decode()}"
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_its_heading(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s#]*)(?:#([^)\s]+))?\)", page.read_text())
+    links = [(target, heading) for target, heading in links if "." in target or "/" in target or heading]
+    for target, heading in links:
+        if "://" in target:
+            continue
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        if heading:
+            assert heading in headings(file), f"{target}#{heading}"
+
+
+def headings(file: Path) -> set[str]:
+    """Anchors of a page, as GitHub makes them."""
+    lines = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+def test_every_page_of_the_guide_is_on_the_map() -> None:
+    mapped = (ROOT / "docs/README.md").read_text()
+    pages = [
+        page for page in (ROOT / "docs").rglob("*.md") if "decisions" not in page.parts and page.name != "README.md"
+    ]
+    assert [page.name for page in pages if f"]({page.relative_to(ROOT / 'docs')})" not in mapped] == []
+
+
+def test_every_file_that_contributing_names_exists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = [name for name in re.findall(r"`([\w./-]+)`", text) if "/" in name or name.endswith((".md", ".rs", ".py"))]
+    assert len(named) > 30
+    assert [name for name in named if not (ROOT / name).exists()] == []

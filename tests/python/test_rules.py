@@ -48,7 +48,7 @@ from rust_ort.export.rules import How, Rule
 from rust_ort.export.rules.indexing import NEGATIVE
 from rust_ort.onnx_tools.helpers import WRONG_OPTIMIZERS
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "known-wrong-upstream.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "design" / "known-wrong-upstream.md"
 
 pytestmark = pytest.mark.usefixtures("client")
 

@@ -119,7 +119,7 @@ def test_each_of_both_writes_its_own_rows(tmp_path: Path) -> None:
 
 
 def test_the_page_in_docs_is_what_its_counts_and_texts_make() -> None:
-    page = ROOT / "docs" / "trust.md"
+    page = ROOT / "docs" / "results" / "trust.md"
     assert page.read_text() == trust.page(json.loads(page.with_suffix(".json").read_text()))
 
 
@@ -128,8 +128,8 @@ def test_a_minute_of_chaos_loses_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "measure.soak", "--minutes", "1", "--clients", "2", "--every", "3"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *filter(None, [PYTHONPATH])])}
     output = tmp_path / "trust.md"
-    shutil.copy(ROOT / "docs" / "trust.md", output)
-    shutil.copy(ROOT / "docs" / "trust.json", output.with_suffix(".json"))
+    shutil.copy(ROOT / "docs" / "results" / "trust.md", output)
+    shutil.copy(ROOT / "docs" / "results" / "trust.json", output.with_suffix(".json"))
     command += ["--folder", str(tmp_path / "soak"), "--output", str(output)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

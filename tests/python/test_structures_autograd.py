@@ -417,7 +417,7 @@ def test_an_output_that_backward_reads_may_not_be_written(function: Callable[[Te
 
 def test_an_output_that_backward_reads_in_eager_alone_may_be_written() -> None:
     """The compiled backward of relu keeps where the output was positive, and the gradient is that of what was computed
-    and written; README.md says so."""
+    and written; docs/guide/troubleshooting.md says so."""
     x = torch.tensor([-1.0, 0.5, 2.0], requires_grad=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         _gradient_after_a_write(torch.relu, x)

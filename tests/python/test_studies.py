@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,15 @@ def outcomes(**changes: object) -> list[main_job.Outcome]:
 
 def test_every_row_match_is_exit_0() -> None:
     assert main_job.judge(outcomes(), (100, 0)) == (0, [])
+
+
+def test_the_demos_page_has_the_nodes_that_run_today(tmp_path: Path) -> None:
+    """After a change of a graph's nodes: `make demo ARGS="--page docs/results/demo.md"`."""
+    rows = main_job.run_part("attention", main_job.parse(["--size", "small", "--folder", str(tmp_path)])).rows
+    page_of_demo = (ROOT / "docs/results/demo.md").read_text()
+    shown = re.findall(r"^attention +\S+ward +(\d+) +(\d+) ", page_of_demo, re.MULTILINE)
+    assert [(str(row.on_ort), str(row.in_eager)) for row in rows] == shown
+    assert len(shown) == 2
 
 
 @pytest.mark.parametrize(

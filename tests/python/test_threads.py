@@ -72,7 +72,7 @@ def gradients(module: nn.Module, call: Callable[[torch.Tensor], torch.Tensor], x
 )
 @pytest.mark.parametrize("compiled_before", [True, False])
 def test_threads_share_a_compiled_function(daemon: Daemon, compiled_before: bool) -> None:
-    """Each with weights of its own: docs/known-wrong-upstream.md says what torch does with shared ones."""
+    """Each with weights of its own: docs/design/known-wrong-upstream.md says what torch does with shared ones."""
     compiled = torch.compile(two_layers, backend="rust_ort")
     known = sum(graph.calls for graph in rust_ort.graphs())
 

@@ -8,5 +8,5 @@
 | node_batch.py | nodes of a part handed over to be compared with eager |
 | staging.py | inputs into shared memory: which may be sent, plans of calls, what the native call leaves to Python |
 
-docs/decisions/0001-ownership.md says who frees what.
+docs/design/decisions/0001-ownership.md says who frees what.
 """

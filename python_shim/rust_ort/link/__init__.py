@@ -13,5 +13,5 @@
 | program.py | what a command of the program says |
 | platform.py | where rust_ort runs |
 
-docs/protocol.md gives the formats.
+docs/design/protocol.md gives the formats.
 """

@@ -1,7 +1,7 @@
 """How the streams of this process and an executor are ordered in one connection's calls on CUDA devices.
 
 By numbers in memory that both map, or where a device or its driver has no such waits, by events:
-docs/decisions/0010-cuda.md.
+docs/design/decisions/0010-cuda.md.
 """
 
 from __future__ import annotations

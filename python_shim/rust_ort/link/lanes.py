@@ -1,4 +1,4 @@
-"""Calls handed to the executor through shared memory: docs/protocol.md gives the lanes' layout."""
+"""Calls handed to the executor through shared memory: docs/design/protocol.md gives the lanes' layout."""
 
 from __future__ import annotations
 

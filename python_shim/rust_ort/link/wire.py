@@ -1,4 +1,4 @@
-"""Frames and messages of docs/protocol.md, from the descriptor set that ships with the package."""
+"""Frames and messages of docs/design/protocol.md, from the descriptor set that ships with the package."""
 
 from __future__ import annotations
 

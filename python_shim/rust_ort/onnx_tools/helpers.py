@@ -26,7 +26,7 @@ Shape = tuple[int | str, ...]
 WRONG_OPTIMIZERS = [
     "MatmulTransposeFusion", "NoopElimination", "MatMulScaleFusion", "DivMulFusion", "ConvMulFusion", "ConvAddFusion",
 ]  # fmt: skip
-"""Give wrong values in onnxruntime 1.31.1: docs/known-wrong-upstream.md. Those of `src/runtime/ort/options.rs`."""
+"""Give wrong values in onnxruntime 1.31.1 (docs/design/known-wrong-upstream.md); as `src/runtime/ort/options.rs`."""
 
 WORDS = {
     "match": "Match", "noise": "Noise", "tie": "Tie", "open_order": "OpenOrder", "mismatch": "Mismatch",
@@ -60,7 +60,7 @@ def assert_all_close(reference: Any, candidate: Any, *, half: torch.dtype | None
     """Verdicts of every tensor in two nested results of the same structure, when all match.
 
     half: the dtype in whose steps floats are judged, None for each tensor's own. Raises AssertionError that lists what
-    differs, was not compared, or is on one side only. Source: docs/decisions/0002-tolerance.md.
+    differs, was not compared, or is on one side only. Source: docs/design/decisions/0002-tolerance.md.
     """
     left, right = dict(named_tensors(reference)), dict(named_tensors(candidate))
     pairs = [(name, left.get(name), right.get(name), "") for name in [*left, *(n for n in right if n not in left)]]

@@ -43,7 +43,8 @@ class Options:
         None,
         checks.providers,
         environment.names,
-        "execution providers, names or (name, {options}); None: from the tensors' devices",
+        "execution providers: names or (name, {options}); CPUExecutionProvider and CUDAExecutionProvider are "
+        "available; None: by the tensors' devices",
     )
     opset: int | None = _option(
         None,
@@ -55,38 +56,49 @@ class Options:
         "all",
         checks.choice("all", "extended", "basic", "kernels", "disable"),
         environment.plain,
-        "level of ONNX Runtime's graph optimizer; kernels: none, but kernels of ours stay",
+        'level of ONNX Runtime\'s graph optimizer: "all", "extended", "basic", "kernels" (our kernels without an '
+        'optimizer) or "disable"',
     )
     disable_passes: tuple[str, ...] = _option(
         (),
         checks.names_of(*PASSES),
         environment.names,
-        'rewrites before that, of "all" and "extended" but for the last, to leave out: ' + ", ".join(map(repr, PASSES)),
+        'our rewrites to leave out; they run before the optimizer at "all" and "extended", the '
+        "last one, for CUDA, at every level: " + ", ".join(f'"{name}"' for name in PASSES),
     )
     runtimes: dict[str, tuple[str, ...]] = _option(
         dict,
         checks.rules("ort", "torch-f64", "torch"),
         environment.rules,
-        'which runtime computes which nodes, {"torch": patterns, "torch-f64": patterns}: of operator, node name, FX '
-        "name, torch operator or module path, with * and ?; what several fit is the first's of ort, torch-f64, torch; "
-        "what none fits is ONNX Runtime's",
+        'runtime of each node: {"torch": patterns, "torch-f64": patterns}. A pattern (with * and ?) fits an operator, '
+        "a node name, an FX name, a torch operator or a module path. Where several rules fit, the first of ort, "
+        "torch-f64, torch decides; where none fits, ONNX Runtime. Needs the program rust-ort-torch",
         factory=True,
     )
     precision_rules: dict[str, tuple[str, ...]] = _option(
         dict,
         checks.rules("float32"),
         environment.rules,
-        'values of half precision that are not rounded to it, {"float32": patterns}, as those of runtimes',
+        'half-precision values that are not rounded: {"float32": patterns}, as for runtimes. rust_ort.keep_in_float32 '
+        "and rust-ort keep find them",
         factory=True,
     )
     session_options: dict[str, str] = _option(
-        dict, checks.entries, environment.pairs, "session config entries of ONNX Runtime", factory=True
+        dict,
+        checks.entries,
+        environment.pairs,
+        "session config entries of ONNX Runtime, which ignores keys that it does not know",
+        factory=True,
     )
     custom_op_libraries: tuple[str, ...] = _option(
         (), checks.libraries, environment.names, "shared libraries of ONNX Runtime custom operators"
     )
     custom_translations: dict[Any, Any] = _option(
-        dict, checks.translations, environment.translations, "{torch operator: onnxscript function}", factory=True
+        dict,
+        checks.translations,
+        environment.translations,
+        '{torch operator: onnxscript function}; an operator is an object or a name such as "mylib::op"',
+        factory=True,
     )
     transforms: tuple[Callable[..., Any], ...] = _option(
         (),
@@ -99,19 +111,19 @@ class Options:
         "first",
         checks.choice("first", "all", "none"),
         environment.plain,
-        "calls of each graph to dump with their tensors",
+        'calls of each graph whose tensors are dumped: "first", "all" or "none"',
     )
     dump_values: bool = _option(
         False,
         checks.flag,
         environment.flag,
-        'dump eager\'s value of every node that is compared, too, under compare="nodes"',
+        'dump eager\'s value of every compared node; with compare="nodes"',
     )
     durable: bool = _option(
         False,
         checks.flag,
         environment.flag,
-        "what is dumped outlives a power cut once the call is answered: files are synced, which takes its time",
+        "sync files, which takes time: a dump outlives a power cut once its call is answered",
     )
     compare: str = _option(
         "off",
@@ -147,25 +159,32 @@ class Options:
         "mismatches",
         checks.choice("mismatches", "all"),
         environment.plain,
-        'what is computed in float64, too: "mismatches" of nodes, "all" values, each node\'s alone and as it drifts',
+        'what is also computed in float64: "mismatches" (nodes that differ) or "all" (each node alone and as it '
+        "drifts, and the values of rust_ort.compare); float64 tells noise from results that are worse than eager's",
     )
     noise_factor: float = _option(
         1.5,
         checks.factor,
         environment.real,
-        "how much further from float64 than eager ONNX Runtime may be and be called noise",
+        "largest ratio of ONNX Runtime's distance from float64 to eager's that is still called noise",
     )
     tolerance: Tolerance | None = _option(
-        None, checks.tolerance, environment.tolerance, "{atol, rtol, scale, equal_nan}; None: by dtype"
+        None,
+        checks.tolerance,
+        environment.tolerance,
+        "{atol, rtol, scale, equal_nan}; None: by dtype. A value outside a given tolerance is a mismatch, never noise",
     )
     on_unsupported: str = _option(
-        "eager", checks.choice("eager", "error"), environment.plain, "what becomes of nodes that ONNX cannot express"
+        "eager",
+        checks.choice("eager", "error"),
+        environment.plain,
+        'nodes that ONNX cannot express: "eager" runs them in eager, "error" raises',
     )
     on_daemon_error: str = _option(
         "error",
         checks.choice("error", "eager"),
         environment.plain,
-        "what becomes of a call whose daemon or executor is lost",
+        'a call whose daemon or executor is lost: "error" raises, "eager" runs the call in eager',
     )
     share_parameters: bool | str = _option(
         "auto",

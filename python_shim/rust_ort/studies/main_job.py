@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+import os
 import statistics
 import sys
 import time
@@ -36,6 +37,37 @@ MIN_SHARE = 0.99
 TIMED_ROUNDS = 5
 
 MATCH, MISMATCH, ERROR, NOTHING = 0, 1, 2, 3
+
+PAGE = """# The demo
+
+Made by `make demo ARGS="--page docs/results/demo.md"`. Llama's attention, decoder layer and model run forward and
+backward on ONNX Runtime; every graph is dumped and every output is compared with eager. Times are of {cores} CPU
+cores; the load average was {load:.1f}, and one above the number of cores makes them longer.
+
+```text
+{told}
+```
+
+The exit code is 0 if every row matches with max|Δ|/max|r| ≤ {limit}, the error against a float64 eager run is at
+most {ratio} times eager's own, and ONNX Runtime ran at least {share} of the compute nodes by the executor's own count.
+
+The dump holds:
+
+```text
+dumps/main_job-attention/
+├── run.json
+├── 0_0-forward/
+│   ├── dynamo.txt  joint.txt  fx.txt  parts.json
+│   └── part_0/
+│       ├── model.onnx  model.ort.onnx  provenance.json  comparison_0.json
+│       └── test_data_set_0/   input_0.pb …  output_0.pb …  actual_0.pb …
+└── 0_0-backward/
+    └── …
+```
+
+[Dumps](../guide/dumps.md) says what each file is.
+"""
+"""Text around the tables of docs/results/demo.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,6 +321,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--size", default="full", choices=sorted(llama_models.SIZES), help="of the Llama configuration")
     parser.add_argument("--attention", default="sdpa", choices=("sdpa", "eager"), help="transformers' implementation")
     parser.add_argument("--folder", default="dumps", help="where the dumps go")
+    parser.add_argument("--page", type=Path, help="write the tables to this page, too, if every row matches")
     return parser.parse_args(argv)
 
 
@@ -309,27 +342,47 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ERROR
     nodes = (after[0] - before[0], after[1] - before[1])
     code, wrong = judge(outcomes, nodes)
-    report(outcomes, nodes)
+    print(f"\n{told(outcomes, nodes)}")
+    for outcome in outcomes:
+        print(f"Dump: {outcome.dump}")
+    if arguments.page is not None and code == MATCH:
+        arguments.page.write_text(page(outcomes, nodes))
     for line in wrong:
         print(f"WRONG: {line}")
     print("every row matches" if code == MATCH else f"exit {code}")
     return code
 
 
-def report(outcomes: Sequence[Outcome], nodes: tuple[int, int]) -> None:
-    """Table, errors against float64, the executor's count, the dump folders."""
-    print(f"\n{table(outcomes)}\n")
-    print("Error against a float64 eager run, largest max|Δ|/max|r| of outputs (forward) and gradients (backward):")
+def told(outcomes: Sequence[Outcome], nodes: tuple[int, int]) -> str:
+    """Table, errors against float64, the executor's count."""
     cells = [("part", "direction", "rust_ort", "eager", "ratio")]
     for part, direction, ours, eagers in (error for outcome in outcomes for error in outcome.errors):
         ratio = f"{ours / eagers:.2f}" if eagers else "-"
         cells.append((part, direction, f"{ours:.2e}", f"{eagers:.2e}", ratio))
-    print(aligned(cells))
     total = sum(nodes)
     share = f"{nodes[0] / total:.2%}" if total else "none"
-    print(f"\nNodes run, by the executor's count: {nodes[0]} on ONNX Runtime, {nodes[1]} in eager ({share})")
-    for outcome in outcomes:
-        print(f"Dump: {outcome.dump}")
+    return "\n".join(
+        [
+            table(outcomes),
+            "",
+            "Error against a float64 eager run, largest max|Δ|/max|r| of outputs (forward) and gradients (backward):",
+            aligned(cells),
+            "",
+            f"Nodes run, by the executor's count: {nodes[0]} on ONNX Runtime, {nodes[1]} in eager ({share})",
+        ]
+    )
+
+
+def page(outcomes: Sequence[Outcome], nodes: tuple[int, int]) -> str:
+    """docs/results/demo.md."""
+    return PAGE.format(
+        cores=len(os.sched_getaffinity(0)),
+        load=os.getloadavg()[0],
+        told=told(outcomes, nodes),
+        limit=f"{MAX_REL_TO_MAX:.0e}".replace("e-0", "e-"),
+        ratio=f"{MAX_RATIO_TO_EAGER:g}",
+        share=f"{MIN_SHARE:.0%}",
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-//! Call slots and doorbells in shared memory: the layout of docs/protocol.md, from both sides.
+//! Call slots and doorbells in shared memory: the layout of docs/design/protocol.md, from both sides.
 
 mod client;
 mod executor;

@@ -61,7 +61,7 @@ fn a_record_reads_as_it_was_written() {
     let (head, body) = written(&record);
     put(&lanes, &head, &body);
     assert_eq!(read(&lanes), Ok(record));
-    // docs/protocol.md: the third descriptor is bfloat16 (16) of rank 1.
+    // docs/design/protocol.md: the third descriptor is bfloat16 (16) of rank 1.
     assert_eq!(body[24 + 24 + 8..][..8], [16, 1, 0, 0, 0, 0, 0, 0]);
     assert_eq!(head[24..], [24 + 8 + 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     let mut ordered = RawRecord::write(&self::record()).unwrap().0;

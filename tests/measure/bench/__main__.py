@@ -2,8 +2,9 @@
 inductor and ONNX Runtime in the process; what watching a step costs; memory of a training step, and of a GPU where
 there is one.
 
-Every variant's result is held against eager's before it is timed, but for the first call's. Kept in docs/bench.md,
-bench.json and plots of the curves where --output says so; the table shows what docs/bench.json holds beside the new.
+Every variant's result is held against eager's before it is timed, but for the first call's. --output writes
+docs/results/bench.md, bench.json and plots of the curves; the table shows what docs/results/bench.json holds beside the
+new.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from measure.bench import (
 from measure.bench.memory import Peak
 from measure.bench.timing import Timing
 
-KEPT = Path(__file__).resolve().parents[3] / "docs/bench.json"
+KEPT = Path(__file__).resolve().parents[3] / "docs/results/bench.json"
 """Of the last run that was kept, whatever this one writes."""
 Job = tuple[str, Callable[[], Sequence[Timing | Peak]]]
 """(name that --cases chooses by, its measuring)."""

@@ -1,4 +1,4 @@
-"""Timings of curves → docs/bench-sequence.svg, bench-layers.svg, bench-clients.svg."""
+"""Timings of curves → docs/results/bench-sequence.svg, bench-layers.svg, bench-clients.svg."""
 
 from __future__ import annotations
 

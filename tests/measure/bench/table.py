@@ -1,4 +1,4 @@
-"""Timings → docs/bench.md and docs/bench.json."""
+"""Timings → docs/results/bench.md and docs/results/bench.json."""
 
 from __future__ import annotations
 

@@ -3,6 +3,6 @@
 | file | what it does |
 |---|---|
 | run.py | a family blamed, with a fault planted or none |
-| table.py | rows → docs/blame.md and .json |
+| table.py | rows → docs/results/blame.md and .json |
 | __main__.py | all of it |
 """

@@ -1,4 +1,7 @@
-"""`make blame`: families x precisions with nothing planted, then faults in what they hold; docs/blame.md, .json."""
+"""`make blame`: families x precisions with nothing planted, then faults in what they hold.
+
+Writes docs/results/blame.md and .json.
+"""
 
 from __future__ import annotations
 

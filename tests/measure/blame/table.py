@@ -1,4 +1,4 @@
-"""Rows → docs/blame.md and docs/blame.json."""
+"""Rows → docs/results/blame.md and docs/results/blame.json."""
 
 from __future__ import annotations
 

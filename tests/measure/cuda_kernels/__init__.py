@@ -5,5 +5,5 @@
 | cases.py | a model of one node for each operator, version and element type |
 | stand_in.py, runtime.c | libraries in the place of CUDA's: a device that computes nothing, enough for a session |
 | sessions.py | makes the sessions, in a process that has the provider and these libraries |
-| table.py | docs/cuda-kernels.md and .json |
+| table.py | docs/results/cuda-kernels.md and .json |
 """

@@ -1,6 +1,6 @@
-"""Asks ONNX Runtime's CUDA provider for its kernels, without a GPU; docs/cuda-kernels.md, .json.
+"""Asks ONNX Runtime's CUDA provider for its kernels, without a GPU; docs/results/cuda-kernels.md, .json.
 
-    PYTHONPATH=tests python -m measure.cuda_kernels --wheel FOLDER --output docs/cuda-kernels.md
+    PYTHONPATH=tests python -m measure.cuda_kernels --wheel FOLDER --output docs/results/cuda-kernels.md
 
 FOLDER: onnxruntime-gpu's wheel, unpacked. With --models: which nodes of these models, as sessions get them, lack a
 kernel, and 1 if any does.

@@ -1,4 +1,4 @@
-"""What was found, as docs/cuda-kernels.md and .json."""
+"""What was found, as docs/results/cuda-kernels.md and .json."""
 
 from __future__ import annotations
 

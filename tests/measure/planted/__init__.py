@@ -4,6 +4,6 @@
 |---|---|
 | faults.py | kinds of faults: where in a model one may be planted, and how |
 | run.py | a family compiled and compared, with a fault planted or none |
-| table.py | rows → docs/planted.md and .json |
+| table.py | rows → docs/results/planted.md and .json |
 | __main__.py | all of it: families x precisions unplanted, then faults drawn from what they hold |
 """

@@ -1,4 +1,7 @@
-"""`make planted`: families x precisions with nothing planted, then faults in what they hold; docs/planted.md, .json."""
+"""`make planted`: families x precisions with nothing planted, then faults in what they hold.
+
+Writes docs/results/planted.md and .json.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows → docs/planted.md and docs/planted.json."""
+"""Rows → docs/results/planted.md and docs/results/planted.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/random-graphs.md: what is drawn, how it is judged, what came of it, and what the generator does not reach."""
+"""docs/results/random-graphs.md: what is drawn, how it is judged, the results, what the generator does not reach."""
 
 from __future__ import annotations
 

@@ -5,6 +5,6 @@
 | sites.py | functions of one operator, forward and backward, and what they are called with |
 | faults.py | faults of a part of a step, planted in the ONNX node of a value |
 | run.py | a function compared with eager, with a fault or none |
-| table.py | what came of it → docs/same-size.md and .json |
+| table.py | what came of it → docs/results/same-size.md and .json |
 | __main__.py | all of it |
 """

@@ -1,4 +1,7 @@
-"""`make same-size`: faults no larger than rounding, and rounding as large as they are; docs/same-size.md, .json."""
+"""`make same-size`: faults no larger than rounding, and rounding as large as they are.
+
+Writes docs/results/same-size.md and .json.
+"""
 
 from __future__ import annotations
 

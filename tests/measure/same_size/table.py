@@ -1,4 +1,4 @@
-"""Rows → docs/same-size.md and .json."""
+"""Rows → docs/results/same-size.md and .json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make soak`: clients that train and dump for hours while chaos goes on around them; counts into docs/trust.md."""
+"""`make soak`: clients that train and dump for hours amid chaos; counts into docs/results/trust.md."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two events, on average")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "soak", help="of the log, and of what is wrong")
-    parser.add_argument("--output", type=Path, help="docs/trust.md, with .json beside it")
+    parser.add_argument("--output", type=Path, help="docs/results/trust.md, with .json beside it")
     options = parser.parse_args(arguments)
     options.seconds = 3600 * options.hours if options.minutes is None else 60 * options.minutes
     shutil.rmtree(options.folder, ignore_errors=True)

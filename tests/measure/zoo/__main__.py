@@ -1,6 +1,8 @@
-"""`make zoo`: every model of the zoo through every task, each model in a process of its own; docs/zoo.md and zoo.json.
+"""`make zoo`: every model of the zoo through every task, each model in a process of its own.
 
-What docs/zoo.json has is not run again, but for what --again names; a run that is ended goes on where it was.
+Writes docs/results/zoo.md and zoo.json.
+
+What zoo.json has is not run again, but for what --again names; a run that is ended goes on where it was.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/zoo.md and docs/zoo.json from what was found."""
+"""docs/results/zoo.md and docs/results/zoo.json from what was found."""
 
 from __future__ import annotations
 

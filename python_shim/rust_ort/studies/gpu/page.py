@@ -1,4 +1,4 @@
-"""docs/gpu.md and docs/gpu.json: what a GPU check has shown."""
+"""docs/results/gpu.md and docs/results/gpu.json: what a GPU check has shown."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Made by `make gpu-check ORT_GPU_LIB=<folder of onnxruntime-gpu's libraries> BIN=
 no build, and takes at most eight minutes (`ARGS="--minutes 5"`: other); gpu.json has the same. Each step is a process
 of its own with a daemon of its own; one that fails or hangs is ended, and the next goes on. Each has its share of the
 time, and leaves out its last rows where that is too little. Steps in which nothing is timed run two at a time.
-`ARGS="--only calls,nodes --output docs/gpu.md"`: those alone; `--resume`: go on where the last run with that output
-ended, with `--retry` also with rows that FAILED. `make gpu-pack` packs what a machine without a network needs.
+`ARGS="--only calls,nodes --output docs/results/gpu.md"`: those alone; `--resume`: go on where the last run with that
+output ended, with `--retry` also with rows that FAILED. `make gpu-pack` packs what a machine without a network needs.
 
 *verdict*: works; FAILED and why; missing and what; left out for want of time. *rows*: how many of a step's rows work.
 Below it the rows of each step, with their numbers. *error*: the largest max|Δ|/max|r| of the tensors of a row, against

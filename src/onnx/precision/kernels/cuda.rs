@@ -10,7 +10,7 @@ const ANY: i64 = i64::MAX;
 
 /// (the first and the last opset at which operators lack a kernel of bfloat16, these operators), of those of which float32
 /// has at least one of the CPU's. A kernel is the node's own, or those of all that its function is made of. Up to opset 21
-/// many lack it because ONNX itself gives the operator no bfloat16. Measured: docs/cuda-kernels.md.
+/// many lack it because ONNX itself gives the operator no bfloat16. Measured: docs/results/cuda-kernels.md.
 #[rustfmt::skip]
 const WITHOUT_BF16: &[(i64, i64, &[&str])] = &[
     (0, ANY, &[
@@ -84,7 +84,7 @@ mod tests {
     /// and bits.
     #[test]
     fn the_tables_are_what_was_measured() {
-        let measured: Value = serde_json::from_str(include_str!("../../../../docs/cuda-kernels.json")).unwrap();
+        let measured: Value = serde_json::from_str(include_str!("../../../../docs/results/cuda-kernels.json")).unwrap();
         let version = measured["onnxruntime"].as_str().unwrap();
         assert!(knows(version) && !knows("1.30.0") && !knows("1.3"), "{version}");
         let (last, mut seen) = (measured["opset"].as_i64().unwrap(), BTreeSet::new());
