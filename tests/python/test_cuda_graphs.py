@@ -281,7 +281,7 @@ def test_a_generators_state_that_nothing_was_drawn_by_is_chance(
     assert [node.args[1] for node in unwritten] == (places if dropout_p == 0.0 else [])
     for node in unwritten:
         for dtype in (torch.int64, torch.uint64):
-            assert reference.determined(node, torch.tensor(756470858, dtype=dtype)).item() == 0
+            assert reference.as_traced(node, torch.tensor(756470858, dtype=dtype)).item() == 0
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

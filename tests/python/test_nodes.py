@@ -14,6 +14,7 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 from support import DaemonClient, use_client
+from torch import Tensor, nn
 
 import rust_ort
 from measure import language_models
@@ -496,3 +497,19 @@ def test_what_an_index_is_spread_from_stays_until_the_last_that_reads_it(monkeyp
     report = rust_ort.compare(_spread, x, torch.tensor([2, 0, 2, 1, 3]), options={"compare": "nodes"})
     assert report.ok, report
     assert {node.local.kind for _, node in report.nodes} <= {"match", "noise"}, report
+
+
+def test_the_reference_has_the_layout_that_views_of_the_trace_rely_on() -> None:
+    """Batch norm of a transposed tensor is transposed in the trace, and contiguous as the kernel gives it (PatchTST)."""
+
+    class Transposed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.linear = nn.BatchNorm1d(16), nn.Linear(16, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(self.norm(x.transpose(1, 2)).transpose(1, 2))
+
+    report = rust_ort.compare(Transposed(), torch.randn(4, 8, 16), options={"compare": "nodes"})
+    assert report.ok, report
+    assert any(node.op == "aten.view.default" or "addmm" in node.op for _, node in report.nodes)

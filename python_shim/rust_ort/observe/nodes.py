@@ -32,7 +32,7 @@ from rust_ort.observe.branches import branch_behind, near_a_branch, other_branch
 from rust_ort.observe.choices import WHY_OPEN, Open, why_open
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.opinion import Opinions
-from rust_ort.observe.reference import determined, generators, set_generators
+from rust_ort.observe.reference import as_traced, generators, set_generators
 from rust_ort.observe.terms import Terms
 from rust_ort.observe.turned import turned
 from rust_ort.observe.verdicts import fits, policy
@@ -140,7 +140,7 @@ class GraphNodes:
         for node in self._nodes:
             if node.op == "call_module":
                 return node
-            value = self._interpreter.env[node] = determined(node, self._interpreter.run_node(node))
+            value = self._interpreter.env[node] = as_traced(node, self._interpreter.run_node(node))
             if self._wide is not None:
                 (self._wide.take if node.op in ("placeholder", "get_attr") else self._wide.step)(node, value)
             self._forget(node)
@@ -231,7 +231,7 @@ class PartNodes:
             if node.op == "output":
                 break
             start = time.perf_counter_ns()
-            value = interpreter.env[node] = determined(node, interpreter.run_node(node))
+            value = interpreter.env[node] = as_traced(node, interpreter.run_node(node))
             nanoseconds = time.perf_counter_ns() - start
             if self._wide is not None and node.op != "placeholder":
                 (self._wide.take if node.op == "get_attr" else self._wide.step)(node, value)

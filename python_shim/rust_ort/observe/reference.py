@@ -10,14 +10,38 @@ from typing import Any
 import torch
 from torch import fx
 
+from rust_ort.export.shapes import hint
 from rust_ort.export.unwritten import is_unwritten
 from rust_ort.memory import process
 from rust_ort.torch_private import autocast_off, torchs_own_compiles
 
 
-def determined(node: fx.Node, value: Any) -> Any:
-    """The value of `node`, with zeros for chance, as ONNX Runtime has them."""
-    return value.zero_() if is_unwritten(node) else value
+def as_traced(node: fx.Node, value: Any) -> Any:
+    """The value of `node` in the memory layout that the trace says, which views of it rely on: kernels give others
+    (batch norm of a transposed tensor). With zeros for chance, as ONNX Runtime has them."""
+    if is_unwritten(node):
+        value = value.zero_()
+    traced = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not isinstance(traced, torch.Tensor) or value.dim() < 2:
+        return value
+    order = _dense_order(list(map(hint, traced.shape)), list(map(hint, traced.stride())))
+    if order is None or order == _dense_order(list(value.shape), list(value.stride())):
+        return value
+    return torch.empty_permuted(value.shape, order, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _dense_order(sizes: list[int], strides: list[int]) -> list[int] | None:
+    """Axes from the outermost in memory to the innermost; those of one element, whose strides say nothing, come first.
+    None where elements overlap or memory has gaps."""
+    order = sorted(range(len(sizes)), key=lambda axis: (sizes[axis] != 1, -strides[axis] if sizes[axis] != 1 else axis))
+    expected = 1
+    for axis in reversed(order):
+        if sizes[axis] == 1:
+            break
+        if strides[axis] != expected:
+            return None
+        expected *= sizes[axis]
+    return order
 
 
 def writes_an_input(node: fx.Node) -> bool:
@@ -35,7 +59,7 @@ class Reference(fx.Interpreter):
         self.values: dict[str, Any] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        value = self._copied(n) if writes_an_input(n) else determined(n, super().run_node(n))
+        value = self._copied(n) if writes_an_input(n) else as_traced(n, super().run_node(n))
         if n.name in self._capture:
             self.values[n.name] = value
         return value
