@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rust_ort._native import NOISE_FACTOR, THREADS
 from rust_ort.errors import NotAvailableYet, OptionError
 from rust_ort.options import checks, environment
 from rust_ort.options.environment import ENV_PREFIX
@@ -94,7 +95,7 @@ class Options:
         environment.functions,
         "functions ModelProto -> ModelProto or None, run on each exported model",
     )
-    dump: str | None = _option(None, checks.path, environment.plain, "folder of the run to dump to; None: no dump")
+    dump: str | None = _option(None, checks.run, environment.plain, "folder of the run to dump to; None: no dump")
     dump_calls: str = _option(
         "first",
         checks.choice("first", "all", "none"),
@@ -150,7 +151,7 @@ class Options:
         'what is computed in float64, too: "mismatches" of nodes, "all" values, each node\'s alone and as it drifts',
     )
     noise_factor: float = _option(
-        1.5,
+        NOISE_FACTOR,
         checks.factor,
         environment.real,
         "how much further from float64 than eager ONNX Runtime may be and be called noise",
@@ -183,7 +184,7 @@ class Options:
     )
     threads: int | None = _option(
         None,
-        checks.count(1, 4096, none=True),
+        checks.count(1, THREADS, none=True),
         environment.integer,
         "threads of the executor's pool; None: as many as torch uses, shared among the machine's ranks",
     )
