@@ -356,6 +356,7 @@ fn run_observed(run: proto::RunObserved) -> Decoded<RunObserved> {
         references,
         tolerance: run.tolerance.map(tolerance),
         through: through("RunObserved.through", run.through)?,
+        noise: run.noise.map(noise).transpose()?,
     })
 }
 
