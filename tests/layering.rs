@@ -10,7 +10,7 @@ use std::path::Path;
 #[path = "layering/source.rs"]
 mod source;
 
-use source::{Files, Use, circles, files, lines_with, uses};
+use source::{Files, Use, circles, files, lines_with, reached, uses};
 
 /// The rooms. One uses rooms further up this list, and itself.
 const ROOMS: &[&str] = &[
@@ -98,6 +98,27 @@ fn a_room_uses_rooms_further_up_the_list_only() {
         println!("floor {:<2} {room:<10} {}", floors[room], needed.join(", "));
     }
     assert_eq!(upward(&found), [""; 0]);
+}
+
+#[test]
+fn what_decides_messages_of_the_private_link_is_hashed_and_nothing_else() {
+    let files = of_library();
+    // What `build.rs` hashes: files and folders below src/.
+    let hashed = std::fs::read_to_string(root().join("src/link/sources.txt")).unwrap();
+    let is_in = |file: &str, place: &str| Path::new(file).starts_with(place);
+    let own = files.keys().filter(|file| is_in(file, "link") || is_in(file, "shm"));
+    let needed = reached(&uses(&files), own.cloned());
+    // What is encoded names the traits that encode it; what is not may be needed for something else.
+    let decides = |file: &&String| is_in(file, "link") || is_in(file, "shm") || names_serde(&files[*file]);
+    let deciding: BTreeSet<&String> = needed.iter().filter(decides).collect();
+    let left_out: Vec<_> = deciding.iter().filter(|file| !hashed.lines().any(|place| is_in(file, place))).collect();
+    assert!(left_out.is_empty(), "name them, or their folder, in src/link/sources.txt: {left_out:#?}");
+    let idle: Vec<_> = hashed.lines().filter(|place| !deciding.iter().any(|file| is_in(file, place))).collect();
+    assert!(idle.is_empty(), "take them out of src/link/sources.txt: {idle:#?}");
+}
+
+fn names_serde(text: &str) -> bool {
+    ["Serialize", "Deserialize"].iter().any(|name| !lines_with(text, name).is_empty())
 }
 
 #[test]

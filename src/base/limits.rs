@@ -51,6 +51,12 @@ pub const ALL_SEGMENT_BYTES: u64 = 1 << 46;
 /// Bytes of segments that a client may have whatever the others have; what is left of all is common. By length, not by
 /// what is in memory: the daemon maps a segment whole, and a sparse one takes as many addresses as a full one.
 pub const SHARE_OF_SEGMENT_BYTES: u64 = ALL_SEGMENT_BYTES / 2 / CONNECTIONS as u64;
+/// Longest name of a graph, run, value or file in a message, in bytes.
+pub const NAME_BYTES: usize = 1024;
+/// Longest folder name (graph, run) in bytes: file systems take 255, and suffixes are added.
+pub const FOLDER_NAME_BYTES: usize = 200;
+/// Patterns of a rule, each no longer than a name: they are looked for in every node.
+pub const PATTERNS: usize = 65_536;
 /// Lanes of one client.
 pub const LANES: u32 = 64;
 /// Graphs of one client.

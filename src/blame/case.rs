@@ -13,9 +13,9 @@ use crate::base::ids::{GraphId, ValueName};
 use crate::compare::{NoiseKind, Policy, TensorVerdict, Tolerance, Verdict};
 use crate::dump::{Judging, NodeRow, NodeTable};
 use crate::onnx::proto::ModelProto;
-use crate::onnx::{Descriptions, Isolator, NamedTensor, uses};
+use crate::onnx::{Descriptions, Isolator, NamedTensor, half_of, uses};
 use crate::protocol::message::{PartSpec, SessionSpec};
-use crate::tensor::{DType, TensorView};
+use crate::tensor::TensorView;
 
 /// A part in one call: what ran, on what, and what eager makes of it.
 pub struct Case {
@@ -72,8 +72,7 @@ impl Case {
     /// Errors: [`BlameError::Onnx`] of the model.
     pub fn new(parts: Parts) -> Result<Self, BlameError> {
         let Parts { model, named_values, described, spec, judging, tolerance, feeds, actuals, values, table } = parts;
-        let through = half(&table, &feeds);
-        let by_run = || Judging::by(Policy { given: tolerance, through, ..Policy::default() });
+        let by_run = || Judging::by(Policy { given: tolerance, through: half_of(&model), ..Policy::default() });
         let mut judging = judging.unwrap_or_else(by_run);
         for row in table.nodes.iter().filter(|row| is_worse(&row.cumulative)) {
             judging.forget_terms(&row.name);
@@ -155,9 +154,9 @@ impl Case {
         self.row(name).is_some_and(|row| is_worse(&row.local))
     }
 
-    /// The tolerance that was asked for.
-    pub fn tolerance(&self) -> Option<Tolerance> {
-        self.judging.policy.given
+    /// By which values are judged.
+    pub fn policy(&self) -> Policy {
+        self.judging.policy
     }
 
     /// Whether the nodes can be examined: eager's value of one is known that is no output, or all are outputs.
@@ -212,14 +211,6 @@ impl Case {
         }
         found
     }
-}
-
-/// The half-precision type that takes part, the coarser one of two.
-fn half(table: &NodeTable, feeds: &[NamedTensor]) -> Option<DType> {
-    let of_rows = table.nodes.iter().map(|row| row.dtype.as_str());
-    let of_feeds = feeds.iter().map(|feed| feed.desc.dtype.torch_name());
-    let seen: HashSet<&str> = of_rows.chain(of_feeds).collect();
-    [DType::BF16, DType::F16].into_iter().find(|dtype| seen.contains(dtype.torch_name()))
 }
 
 fn is_worse(verdict: &TensorVerdict) -> bool {

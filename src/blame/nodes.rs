@@ -13,7 +13,7 @@ use super::own::Own;
 use super::probe::Prober;
 use super::share::{Effect, Share};
 use crate::base::ids::ValueName;
-use crate::compare::{NoiseKind, TensorVerdict, Tolerance, Verdict, judge};
+use crate::compare::{NoiseKind, TensorVerdict, Verdict, judge};
 use crate::onnx::{Feeds, NamedTensor};
 use crate::tensor::TensorBuf;
 
@@ -92,7 +92,7 @@ impl<'p, 'a> Nodes<'p, 'a> {
         let values: Vec<(ValueName, TensorBuf)> = group.values.iter().cloned().zip(outputs).collect();
         let verdict = |(name, value): &(ValueName, TensorBuf)| {
             let reference = self.prober.eager(name)?;
-            let tolerance = case.tolerance().unwrap_or_else(|| Tolerance::for_kernel(reference.desc.dtype));
+            let tolerance = case.policy().kernel(reference.desc.dtype);
             Ok::<_, BlameError>(judge(name, &reference.view(), &value.view(), Some(&tolerance)))
         };
         let verdicts = values.iter().map(verdict).collect::<Result<_, _>>()?;

@@ -8,7 +8,7 @@ use super::nodes::Nodes;
 use super::probe::Prober;
 use super::search;
 use crate::base::ids::ValueName;
-use crate::compare::{Tolerance, Verdict, judge};
+use crate::compare::{Verdict, judge};
 use crate::onnx::proto::{ModelProto, NodeProto};
 use crate::onnx::{self, Feeds, Isolator};
 use crate::protocol::message::{Optimization, SessionSpec};
@@ -179,7 +179,7 @@ fn examined(
         return Err(BlameError::Outputs { expected: 1, got: outputs.len() });
     };
     let reference = prober.eager(value)?;
-    let tolerance = prober.case.tolerance().unwrap_or_else(|| Tolerance::for_dtype(reference.desc.dtype));
+    let tolerance = prober.case.policy().tolerance(reference.desc.dtype);
     let verdict = judge(value, &reference.view(), &output.view(), Some(&tolerance));
     if verdict.verdict == Verdict::Match {
         return Ok(None);

@@ -380,10 +380,10 @@ fn examined(
     let content = reader::content_of(&target.step.path, &target.part, step);
     let strategy = args.strategy;
     let threads = runtime.threads;
-    let (spec, policy, given) = (&case.spec, &case.judging.policy, case.tolerance());
+    let (spec, policy) = (&case.spec, case.policy());
     let library = Identity::at(&runtime.library).ok();
     let key = format!(
-        "{model} {content} {version} {library:?} {threads} {spec:?} {policy:?} {given:?} {output:?} {strategy:?} {follow}"
+        "{model} {content} {version} {library:?} {threads} {spec:?} {policy:?} {output:?} {strategy:?} {follow}"
     );
     let path = reader::blame_file(&target.part, step);
     let mut kept = Keeping::new(path, key, args.fresh, own);

@@ -14,7 +14,7 @@ use super::table::{self, Give, MOST_ROWS};
 use super::tolerance_arguments::{ToleranceArguments, term};
 use super::walls_argument::WallsArgument;
 use crate::base::quoted::quoted;
-use crate::compare::{Policy, Tolerance, distance_text, significant};
+use crate::compare::{Policy, distance_text, significant};
 use crate::dump::Role;
 use crate::keep::{
     Answer, By, Call, Culprit, Found, Judged, Limit, Output, Settings, Strategy, Subject, search, verify,
@@ -178,7 +178,8 @@ fn exit(answers: &[Answer], verified: bool, left_out: usize) -> Exit {
 
 /// What was asked for, else that of the run, else of the half precision that takes part.
 fn limit(args: &Arguments, subject: &Subject) -> Limit {
-    let default = subject.tolerance.unwrap_or_else(|| Tolerance::for_dtype(subject.half().unwrap_or(DType::F32)));
+    let policy = Policy { given: subject.tolerance, through: subject.half(), ..Policy::default() };
+    let default = policy.tolerance(DType::F32);
     args.times.map_or_else(|| Limit::Tolerance(args.tolerance.over(default).or(subject.tolerance)), Limit::Times)
 }
 

@@ -5,9 +5,6 @@ use crate::dump::NodeRow;
 use crate::protocol::control::{NodeVerdictSummary, NoiseTerms, ToleranceTerms, VerdictKind, VerdictSummary};
 use crate::tensor::DType;
 
-/// What counts as noise, unless told otherwise.
-pub const NOISE: NoiseTerms = NoiseTerms { factor: Noise::FACTOR, step: 0. };
-
 /// One summary a verdict.
 pub fn summaries(verdicts: &[TensorVerdict]) -> Vec<VerdictSummary> {
     verdicts.iter().map(summary).collect()
@@ -51,7 +48,8 @@ pub fn of_row(row: &NodeRow) -> NodeVerdictSummary {
 }
 
 /// A policy as it came.
-pub fn policy(given: Option<ToleranceTerms>, through: Option<DType>) -> Policy {
+pub fn policy(given: Option<ToleranceTerms>, through: Option<DType>, noise: Option<NoiseTerms>) -> Policy {
     let given = given.map(|ToleranceTerms { atol, rtol, scale, equal_nan }| Tolerance { atol, rtol, scale, equal_nan });
-    Policy { given, through, ..Policy::default() }
+    let noise_factor = noise.map_or(Noise::FACTOR, |noise| noise.factor);
+    Policy { given, through, noise_factor }
 }

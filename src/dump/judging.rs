@@ -7,7 +7,7 @@ use std::path::Path;
 use super::layout::Role;
 use super::reader::{self, TensorFile};
 use crate::base::ids::ValueName;
-use crate::compare::{Exact, Excused, Explained, Metrics, Pair, Policy, Spread, TensorVerdict, Tolerance, Verdict};
+use crate::compare::{Exact, Excused, Metrics, Pair, Policy, Spread, TensorVerdict, Tolerance, Verdict};
 use crate::onnx::NamedTensor;
 use crate::tensor::{DType, SharedTensor, TensorView};
 
@@ -44,9 +44,15 @@ impl Judging {
         let spread = |verdict: &TensorVerdict| Some((verdict.name.clone(), verdict.noise?.spread?));
         let spreads = comparison.verdicts.iter().filter_map(spread).collect();
         let is_choice = |verdict: &TensorVerdict| matches!(verdict.verdict, Verdict::Tie(_) | Verdict::OpenOrder(_));
+        // Float64 was known when a wrong node was found: what it may have done is no noise, and was judged without.
+        let is_no_noise = |verdict: &&TensorVerdict| verdict.verdict == Verdict::Mismatch && verdict.noise.is_none();
+        let mut float64 = known(Role::Float64)?;
+        for verdict in comparison.verdicts.iter().filter(is_no_noise) {
+            float64.remove(&verdict.name);
+        }
         Ok(Some(Self {
             policy,
-            float64: known(Role::Float64)?,
+            float64,
             terms: known(Role::Terms)?,
             spreads,
             choices: comparison.verdicts.into_iter().filter(is_choice).collect(),
@@ -82,15 +88,14 @@ impl Judging {
         };
         let float64 = self.float64.get(name).filter(is_its).map(NamedTensor::view);
         let terms = self.terms.get(name).filter(is_its).map(NamedTensor::view);
-        let explained = Explained::Drift { step: self.policy.step() };
         // A NaN is never noise, whatever it equals.
         let own = Tolerance { equal_nan: tolerance.equal_nan, ..self.policy.tolerance(reference.dtype()) };
         let is_asked_for = self.policy.given.is_some() || *tolerance != own;
-        let excused = Excused::under(is_asked_for, self.spreads.get(name).copied());
-        let exact = float64.as_ref().map(SharedTensor::from);
+        let spread = self.spreads.get(name).copied();
+        let exact = float64.as_ref().map(|value| self.policy.drifted(SharedTensor::from(value), spread));
         let pair: Pair<'_, SharedTensor<'_>> = Pair {
             terms: terms.as_ref().map(SharedTensor::from),
-            exact: exact.map(|value| Exact { value, explained, factor: self.policy.noise_factor, excused }),
+            exact: exact.map(|exact| Exact { excused: Excused::under(is_asked_for, spread), ..exact }),
             ..Pair::new(name, reference.into(), candidate.into(), Some(*tolerance))
         };
         let mut judged = pair.compared().verdict;

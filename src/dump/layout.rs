@@ -84,9 +84,6 @@ const SEALED: [&[&str]; 9] = [
 /// Largest JSON file that is read: the nodes of the largest graphs take some hundred MB.
 pub(super) const MAX_JSON_BYTES: u64 = 1 << 30;
 
-/// Longest folder name: file systems allow 255 bytes, and suffixes are added.
-const MAX_NAME_BYTES: usize = 200;
-
 /// Which tensors of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
@@ -274,7 +271,7 @@ pub struct Comparison {
 pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), DumpError> {
     let bad = name.is_empty()
         || name.starts_with('.')
-        || name.len() > MAX_NAME_BYTES
+        || name.len() > limits::FOLDER_NAME_BYTES
         || name.contains(|c: char| c == '/' || c.is_control())
         || (what == "run" && name == TENSORS_FOLDER);
     if bad { Err(DumpError::BadName { what, name: name.chars().take(80).collect() }) } else { Ok(()) }

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
 use crate::base::ids::ValueName;
-use crate::compare::{TensorVerdict, Tolerance, Verdict, judge, judge_sums};
+use crate::compare::{Policy, TensorVerdict, Tolerance, Verdict, judge, judge_sums};
 use crate::tensor::{DType, TensorBuf, TensorView};
 
 /// What outputs must be within.
@@ -100,10 +100,9 @@ impl Judge {
     fn one(&self, at: usize, reference: &Reference, output: &TensorBuf) -> Option<Judged> {
         let (name, dtype) = &self.outputs[at];
         let candidate = rounded(&output.view(), (*dtype)?);
-        let tolerance = match self.limit {
-            Limit::Tolerance(Some(given)) => given,
-            Limit::Tolerance(None) | Limit::Times(_) => Tolerance::of_half(self.half),
-        };
+        let given = if let Limit::Tolerance(given) = self.limit { given } else { None };
+        let policy = Policy { given, through: Some(self.half), ..Policy::default() };
+        let tolerance = policy.tolerance(candidate.desc().dtype);
         // What came in infinite gives NaN without any rounding, too.
         let tolerance = Tolerance { equal_nan: true, ..tolerance };
         let mut verdict = judge(name, &reference.exact.view(), &candidate.view(), Some(&tolerance));

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::base::ids::{GraphId, ValueName};
 use crate::compare::Tolerance;
 use crate::onnx::proto::ModelProto;
-use crate::onnx::{Described, Descriptions, NamedTensor, mentions};
+use crate::onnx::{Described, Descriptions, NamedTensor, half_of};
 use crate::protocol::message::{PartSpec, SessionSpec};
 use crate::tensor::DType;
 
@@ -66,7 +66,7 @@ impl Subject {
 
     /// The half precision that takes part, the coarser one of two; None: there is none.
     pub fn half(&self) -> Option<DType> {
-        [DType::BF16, DType::F16].into_iter().find(|&half| mentions(&self.model, half))
+        half_of(&self.model)
     }
 
     /// The part as it is compiled with these rules.

@@ -39,7 +39,7 @@ pub use load::{decode, decode_whole, external_locations, load, load_alone_from, 
 pub use outputs::{has_transposed_outputs, keep_transposed_outputs};
 pub use precision::{
     Attend, MISSING_KERNELS, MissingKernels, SWITCHES, Switched, Unrounded, Widened, double, dtype_of, for_each_typed,
-    mentions, refused_operator, single, switched, widen, widen_but,
+    half_of, mentions, refused_operator, single, switched, widen, widen_but,
 };
 pub use print::{TextOptions, model_json, model_text, model_text_with, preview, tensor_line, type_text};
 pub use region::{Extent, HIGHEST_RANK, Op, Program, REGION, Step, TYPED_REGION, TypedProgram};

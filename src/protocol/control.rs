@@ -180,7 +180,7 @@ pub struct ToleranceTerms {
 pub struct NoiseTerms {
     /// How much further from float64 than the reference the candidate may be, from 1.
     pub factor: f64,
-    /// Relative step of the lowest precision that values drifted through; 0: of each tensor's own type.
+    /// Not read: it follows from the half-precision type that values were computed through.
     pub step: f64,
 }
 
@@ -203,6 +203,8 @@ pub struct RunObserved {
     pub tolerance: Option<ToleranceTerms>,
     /// Half-precision type that floats were computed through.
     pub through: Option<DType>,
+    /// Of outputs that are looked at once more. None: the defaults.
+    pub noise: Option<NoiseTerms>,
 }
 
 /// What a client will name no more.

@@ -61,6 +61,7 @@ fn requests(folder: &std::path::Path) -> Vec<Request> {
         references: Some(vec![tensor(128)]),
         tolerance: Some(ToleranceTerms { atol: f64::NAN, rtol: -1., scale: f64::INFINITY, equal_nan: true }),
         through: None,
+        noise: None,
     };
     let pair = PairToCompare::Pair {
         reference: tensor(0),

@@ -126,8 +126,11 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         references: Some(vec![tensor(1, 128, &[])]),
         tolerance: Some(ToleranceTerms { atol: 1e-6, rtol: 1e-5, scale: 0.5, equal_nan: true }),
         through: None,
+        noise: None,
     };
     let run_through = RunObserved { through: Some(DType::F16), ..run.clone() };
+    let noise = Some(NoiseTerms { factor: 2.5, step: 0. });
+    let run_noise = RunObserved { noise, ..run_through.clone() };
     vec![
         (
             "hello_surroundings_request.bin",
@@ -237,6 +240,7 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         ),
         ("run_observed_request.bin", 4, Request::RunObserved(Box::new(run))),
         ("run_observed_through_request.bin", 4, Request::RunObserved(Box::new(run_through))),
+        ("run_observed_noise_request.bin", 4, Request::RunObserved(Box::new(run_noise))),
         ("put_plan_request.bin", 5, Request::PutPlan { graph: graph(), plan: export_plan() }),
         ("compare_nodes_request.bin", 5, Request::CompareNodes(Box::new(compare_nodes()))),
         (

@@ -220,24 +220,36 @@ fn is_punct(token: Option<&TokenTree>, expected: char) -> bool {
     matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == expected)
 }
 
-/// Groups of files that need each other, directly or through others.
-pub fn circles(uses: &BTreeSet<Use>) -> Vec<Vec<String>> {
+/// Files that these need, directly or through others.
+pub fn reached(uses: &BTreeSet<Use>, from: impl IntoIterator<Item = String>) -> BTreeSet<String> {
+    follow(&needs(uses), from.into_iter().collect())
+}
+
+fn needs(uses: &BTreeSet<Use>) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut needs: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for Use { file, used, .. } in uses.iter().filter(|needed| !needed.shown) {
         needs.entry(file).or_default().insert(used);
     }
-    let reached = |from: &str| {
-        let (mut seen, mut open) = (BTreeSet::new(), vec![from.to_owned()]);
-        while let Some(next) = open.pop() {
-            for &other in needs.get(next.as_str()).into_iter().flatten() {
-                if seen.insert(other.to_owned()) {
-                    open.push(other.to_owned());
-                }
+    needs
+}
+
+fn follow(needs: &BTreeMap<&str, BTreeSet<&str>>, mut open: Vec<String>) -> BTreeSet<String> {
+    let mut seen = BTreeSet::new();
+    while let Some(next) = open.pop() {
+        for &other in needs.get(next.as_str()).into_iter().flatten() {
+            if seen.insert(other.to_owned()) {
+                open.push(other.to_owned());
             }
         }
-        seen
-    };
-    let reached: BTreeMap<&str, BTreeSet<String>> = needs.keys().map(|&file| (file, reached(file))).collect();
+    }
+    seen
+}
+
+/// Groups of files that need each other, directly or through others.
+pub fn circles(uses: &BTreeSet<Use>) -> Vec<Vec<String>> {
+    let needs = needs(uses);
+    let reached: BTreeMap<&str, BTreeSet<String>> =
+        needs.keys().map(|&file| (file, follow(&needs, vec![file.to_owned()]))).collect();
     let mut groups = BTreeSet::new();
     for (&file, others) in reached.iter().filter(|(file, others)| others.contains(**file)) {
         let together =

@@ -200,7 +200,13 @@ def compare_nodes() -> Any:
 
 def run_observed_through() -> Any:
     request = run_observed()
-    Policy(through=torch.float16).set(request.run_observed)
+    request.run_observed.through = 10
+    return request
+
+
+def run_observed_noise() -> Any:
+    request = run_observed()
+    Policy(through=torch.float16, noise_factor=2.5).set(request.run_observed)
     return request
 
 
@@ -355,6 +361,7 @@ REQUESTS = [
     ("prepare_part_frozen_request.bin", prepare_part_frozen()),
     ("run_observed_request.bin", run_observed()),
     ("run_observed_through_request.bin", run_observed_through()),
+    ("run_observed_noise_request.bin", run_observed_noise()),
     ("put_plan_request.bin", put_plan()),
     ("compare_nodes_request.bin", compare_nodes()),
     ("compare_nodes_values_request.bin", compare_nodes_values()),

@@ -163,6 +163,19 @@ def run_cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+def test_a_term_that_is_asked_for_leaves_the_others_those_of_half_precision(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(8, 4).bfloat16(), torch.randn(2, 8).bfloat16()
+    kept = rust_ort.keep_in_float32(model, x, backward=False, folder=tmp_path)
+    assert kept.folder is not None
+    tolerances = []
+    for arguments in ((), ("--rtol", "0.03125")):
+        (answer,) = json.loads(run_cli(kept.folder, "--json", *arguments).stdout)["answers"]
+        (output,) = answer["outputs"]
+        tolerances.append(output["before"]["verdict"]["metrics"]["tolerance"])
+    assert tolerances[0] == tolerances[1] and tolerances[0]["rtol"] == 0.03125, tolerances
+
+
 def test_the_command_tells_the_same_by_its_exit_code(gated: tuple[Gated, Tensor], tmp_path: Path) -> None:
     model, x = gated[0].half(), gated[1].half()
     kept = rust_ort.keep_in_float32(model, x, backward=False, folder=tmp_path)

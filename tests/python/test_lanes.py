@@ -12,11 +12,11 @@ import pytest
 import torch
 from conftest import wait_until
 
-from rust_ort._native import Call, DeviceBlocks, Plan
+from rust_ort._native import LANES, Call, DeviceBlocks, Plan
 from rust_ort.errors import ExecutorLost
 from rust_ort.link import lanes as lanes_of_a_connection
 from rust_ort.link import pool
-from rust_ort.link.lanes import LANE_BYTES, N_LANES, Lane, Lanes
+from rust_ort.link.lanes import LANE_BYTES, Lane, Lanes
 from rust_ort.memory.arena import Arena
 
 HEADER_BYTES = 4096
@@ -193,7 +193,7 @@ def test_a_lost_peer_ends_the_wait_and_the_lane_stays_taken(lanes: Lanes, mapped
     assert not lane.answered()
     lanes.abandon(lane, "memory")
     assert lanes.in_flight() == ["memory"]
-    taken = [lanes.take(peer) for _ in range(N_LANES - 1)]
+    taken = [lanes.take(peer) for _ in range(LANES - 1)]
     assert lane not in taken
     words = mapped.words(lane)
     words[REPLY] = words[REQUEST]
@@ -221,8 +221,8 @@ def test_words_that_somebody_spoils_are_no_answer(lanes: Lanes, mapped: Mapped) 
 
 
 def test_a_lane_is_waited_for_when_all_are_taken(lanes: Lanes) -> None:
-    taken = [lanes.take(Peer()) for _ in range(N_LANES)]
-    assert sorted(lane.index for lane in taken) == list(range(N_LANES))
+    taken = [lanes.take(Peer()) for _ in range(LANES)]
+    assert sorted(lane.index for lane in taken) == list(range(LANES))
     got: list[Lane] = []
     thread = threading.Thread(target=lambda: got.append(lanes.take(Peer())))
     thread.start()

@@ -52,7 +52,7 @@ LATE: dict[tuple[str, str], str] = {
 What others wrote is free, as onnx and onnxscript, which only an export loads."""
 
 NATIVE = f"{PACKAGE}._native"
-NATIVE_USERS = ("memory", "link", "call", "_built")
+NATIVE_USERS = ("options", "memory", "link", "call", "_built")
 """The native module, and the files and folders that may use it."""
 
 LISTED = {f"{PACKAGE}.export.rules": f"{PACKAGE}.export.rules."}

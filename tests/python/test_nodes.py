@@ -500,7 +500,7 @@ def test_what_an_index_is_spread_from_stays_until_the_last_that_reads_it(monkeyp
 
 
 def test_the_reference_has_the_layout_that_views_of_the_trace_rely_on() -> None:
-    """Batch norm of a transposed tensor is transposed in the trace, and contiguous as the kernel gives it (PatchTST)."""
+    """Batch norm of a transposed tensor is transposed in the trace, and contiguous by the kernel (PatchTST)."""
 
     class Transposed(nn.Module):
         def __init__(self) -> None:

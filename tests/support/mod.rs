@@ -262,6 +262,7 @@ impl Client {
             references: None,
             tolerance: None,
             through: None,
+            noise: None,
         }
     }
 }

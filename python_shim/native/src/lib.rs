@@ -5,6 +5,7 @@ mod blocks;
 mod device;
 mod dlpack;
 mod lanes;
+mod limits;
 mod order;
 mod plan;
 mod process;
@@ -37,6 +38,27 @@ mod _native {
 
     #[pymodule_export]
     const LARGE_BLOCK_BYTES: usize = blocks::LARGE_BLOCK_BYTES;
+
+    #[pymodule_export]
+    use limits::is_folder_name;
+
+    #[pymodule_export]
+    const ANSWERED_STEPS: usize = limits::ANSWERED_STEPS;
+
+    #[pymodule_export]
+    const LANES: u32 = limits::LANES;
+
+    #[pymodule_export]
+    const NAME_BYTES: usize = limits::NAME_BYTES;
+
+    #[pymodule_export]
+    const NOISE_FACTOR: f64 = limits::NOISE_FACTOR;
+
+    #[pymodule_export]
+    const PATTERNS: usize = limits::PATTERNS;
+
+    #[pymodule_export]
+    const THREADS: u32 = limits::THREADS;
 
     /// Of the program that was built with this module.
     #[pymodule_export]

@@ -6,13 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from rust_ort._native import Lane
+from rust_ort._native import LANES, Lane
 from rust_ort._native import Lanes as LaneMemory
 from rust_ort.link.pool import cores
 
 __all__ = ("Lane", "LaneMemory", "Lanes", "Peer")
 
-N_LANES = 64
 LANE_BYTES = 1 << 20
 
 
@@ -29,8 +28,8 @@ class Lanes:
     def __init__(self, *, threads: int) -> None:
         """threads: of the executor."""
         spare_core = cores() > threads
-        self.memory = LaneMemory(N_LANES, LANE_BYTES, spare_core)
-        self.lanes = [self.memory.lane(index) for index in range(N_LANES)]
+        self.memory = LaneMemory(LANES, LANE_BYTES, spare_core)
+        self.lanes = [self.memory.lane(index) for index in range(LANES)]
         self._free = self.lanes[::-1]
         self._abandoned: list[tuple[Lane, object, Callable[[], None] | None]] = []
         self._unsettled: list[object] = []

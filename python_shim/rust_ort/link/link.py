@@ -24,10 +24,6 @@ log = logging.getLogger("rust_ort")
 T = TypeVar("T")
 
 
-MAX_ANSWERED = 4096
-"""The daemon takes no more, and holds none that are older in its queue."""
-
-
 class Link:
     """A process's way to one daemon. Thread-safe; after a loss or a fork the next use connects anew."""
 
@@ -38,7 +34,8 @@ class Link:
         self.releases = Releases()
         self._connection: Connection | None = None
         self._dump: DumpSpec | None = None
-        self._answered: deque[str] = deque(maxlen=MAX_ANSWERED)
+        # The daemon takes no more, and holds none that are older in its queue.
+        self._answered: deque[str] = deque(maxlen=_native.ANSWERED_STEPS)
         """Data sets of the open dump that may not be on disk yet."""
 
     def connection(self) -> Connection:

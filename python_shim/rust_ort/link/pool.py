@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from rust_ort._native import THREADS
 from rust_ort.memory import process
 from rust_ort.options import Options
 
@@ -24,7 +25,7 @@ def threads(options: Options) -> int:
 def default_threads() -> int:
     """As many as torch uses (OMP_NUM_THREADS, torch.set_num_threads), at most `cores`. Of a process once: an executor's
     pool keeps its size."""
-    return min(torch.get_num_threads(), cores())
+    return min(torch.get_num_threads(), cores(), THREADS)
 
 
 def cores() -> int:

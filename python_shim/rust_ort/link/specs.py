@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from rust_ort._native import NOISE_FACTOR
 from rust_ort.errors import ClientError
 from rust_ort.link import wire
 from rust_ort.memory.layout import ONNX_CODE
@@ -187,7 +188,7 @@ class Policy:
 
     given: Tolerance | None = None
     through: torch.dtype | None = None
-    noise_factor: float = 1.5
+    noise_factor: float = NOISE_FACTOR
 
     @property
     def is_half(self) -> bool:
@@ -204,7 +205,6 @@ class Policy:
             message.through = ONNX_CODE[self.through]
         if "noise" in message.DESCRIPTOR.fields_by_name:
             message.noise.factor = self.noise_factor
-            message.noise.step = 0.0 if self.through is None else torch.finfo(self.through).eps
 
 
 BY_DTYPE = Policy()

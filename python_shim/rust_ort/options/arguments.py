@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rust_ort._native import is_folder_name
 from rust_ort.errors import ClientError, OptionError
-from rust_ort.options.checks import is_text
+from rust_ort.options.checks import FOLDER_NAME, is_text
 from rust_ort.options.table import Options
 
 MOST_SECONDS = 1e9
@@ -206,9 +207,10 @@ def checked_no_dump(function: str, options: Options) -> None:
 
 def checked_run(run: object) -> str:
     """The name of a dump. Errors: OptionError."""
-    if not isinstance(run, str) or not run or run in (".", "..") or "/" in run or not is_text(run):
+    if not isinstance(run, str) or not is_text(run) or not is_folder_name(run):
         raise OptionError(
-            f"dump run: expected the name of a folder, got {shown(run)}; the folder above it is the argument folder"
+            f"dump run: expected the name of a folder ({FOLDER_NAME}), got {shown(run)}; the folder above it is the "
+            "argument folder"
         )
     return run
 

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rust_ort._native import NAME_BYTES, PATTERNS, is_folder_name
 from rust_ort.errors import NotAvailableYet, OptionError
 from rust_ort.options.operators import overload_of
 from rust_ort.options.tolerance import Tolerance
@@ -43,6 +44,10 @@ def bad(name: str, expected: str, value: object) -> OptionError:
 def is_text(value: object) -> bool:
     """Whether it is a text that other processes can be given: no half of a surrogate pair, no NUL."""
     return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" or letter == "\0" for letter in value)
+
+
+FOLDER_NAME = 'letters, digits, "_-.=+ ", beginning with none of ". ", at most 200 bytes'
+"""What a run may be named."""
 
 
 def nearest(name: str, names: list[str]) -> str:
@@ -121,6 +126,15 @@ def path(name: str, value: Any) -> str | None:
     if not isinstance(path, str) or "\0" in path:
         raise bad(name, "a path of text without NUL, or None", value)
     return path
+
+
+def run(name: str, value: Any) -> str | None:
+    """The path of a run's folder, which the daemon makes."""
+    given = path(name, value)
+    last = os.path.basename(os.path.abspath(given)) if given is not None else "run"
+    if not is_text(last) or not is_folder_name(last):
+        raise bad(name, f"a path whose last name has {FOLDER_NAME}", value)
+    return given
 
 
 def providers(name: str, value: Any) -> tuple[tuple[str, dict[str, str]], ...] | None:
@@ -209,7 +223,13 @@ def rules(*known: str) -> Callable[[str, Any], Any]:
             if key not in known:
                 hint = nearest(str(key), list(known))
                 raise OptionError(f"option {name}: expected {', '.join(map(repr, known))} as keys, got {key!r}{hint}")
-        return {key: patterns(f"{name}[{key!r}]", value[key]) for key in known if key in value}
+        kept = {key: patterns(f"{name}[{key!r}]", value[key]) for key in known if key in value}
+        for key, asked in kept.items():
+            if len(asked) > PATTERNS:
+                raise OptionError(f"option {name}[{key!r}]: expected at most {PATTERNS} patterns, got {len(asked)}")
+            if long := [pattern for pattern in asked if len(pattern.encode()) > NAME_BYTES]:
+                raise bad(f"{name}[{key!r}]", f"patterns of at most {NAME_BYTES} bytes", long[0])
+        return kept
 
     return check
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rust_ort._native import NOISE_FACTOR, THREADS
 from rust_ort.errors import NotAvailableYet, OptionError
 from rust_ort.options import checks, environment
 from rust_ort.options.environment import ENV_PREFIX
@@ -106,7 +107,7 @@ class Options:
         environment.functions,
         "functions ModelProto -> ModelProto or None, run on each exported model",
     )
-    dump: str | None = _option(None, checks.path, environment.plain, "folder of the run to dump to; None: no dump")
+    dump: str | None = _option(None, checks.run, environment.plain, "folder of the run to dump to; None: no dump")
     dump_calls: str = _option(
         "first",
         checks.choice("first", "all", "none"),
@@ -163,7 +164,7 @@ class Options:
         "drifts, and the values of rust_ort.compare); float64 tells noise from results that are worse than eager's",
     )
     noise_factor: float = _option(
-        1.5,
+        NOISE_FACTOR,
         checks.factor,
         environment.real,
         "largest ratio of ONNX Runtime's distance from float64 to eager's that is still called noise",
@@ -202,7 +203,7 @@ class Options:
     )
     threads: int | None = _option(
         None,
-        checks.count(1, 4096, none=True),
+        checks.count(1, THREADS, none=True),
         environment.integer,
         "threads of the executor's pool; None: as many as torch uses, shared among the machine's ranks",
     )

@@ -411,7 +411,6 @@ impl<'a> Repro<'a> {
 
 /// JSON that is Python too.
 fn tolerance(policy: Policy, dtype: DType) -> Value {
-    let policy = if dtype == DType::Bool { Policy::default() } else { policy };
     let Tolerance { atol, rtol, scale, equal_nan } = policy.tolerance(dtype);
     let fill = Tolerance::fill_limit(dtype);
     let fill = if fill.is_finite() { fill } else { f64::MAX };

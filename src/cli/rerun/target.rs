@@ -19,7 +19,7 @@ use crate::cuda::Device;
 use crate::dump::reader::{self, Completeness, StepEntry};
 use crate::dump::{Damage, Judging, Role};
 use crate::onnx::proto::ModelProto;
-use crate::onnx::{Descriptions, NamedTensor};
+use crate::onnx::{Descriptions, NamedTensor, half_of};
 use crate::protocol::message::{CUDA_GRAPHS, CUDA_PROVIDER, NodeRuntime, Optimization, Provider, RuntimeRule};
 use crate::runtime::ort::provider_options;
 
@@ -385,11 +385,15 @@ impl Target {
         serde_json::from_value(self.options["tolerance"].clone()).ok()
     }
 
-    /// By what outputs are judged: as the call was compared, else by the run's tolerance. Errors: a file of the comparison
-    /// that cannot be read; without it what is noise would be a mismatch.
+    /// By what outputs are judged: as the call was compared, else by the run's tolerance and the half precision of the
+    /// exported model. Errors: the model, or a file of the comparison, that cannot be read; without it what is noise would
+    /// be a mismatch.
     pub(crate) fn judging(&self) -> Result<Judging, Failure> {
-        let compared = Judging::of(&self.step.path).map_err(at(&self.step.path))?;
-        Ok(compared.unwrap_or_else(|| Judging::by(Policy { given: self.tolerance(), ..Policy::default() })))
+        if let Some(compared) = Judging::of(&self.step.path).map_err(at(&self.step.path))? {
+            return Ok(compared);
+        }
+        let through = half_of(&self.exported()?);
+        Ok(Judging::by(Policy { given: self.tolerance(), through, ..Policy::default() }))
     }
 
     /// The policies that its outputs may be judged by, as the dump has them: that of the comparison in the call, and the

@@ -2,27 +2,25 @@
 
 use super::on_device::{OnDevice, lie_on_device};
 use super::state::{Answer, Connected};
-use crate::compare::{self, Compared, Exact, Excused, Explained, Pair, Policy, Spread, TensorVerdict, Verdict, Wanted};
-use crate::daemon::verdicts::{self, NOISE};
+use crate::compare::{self, Compared, Pair, Policy, Spread, TensorVerdict, Verdict, Wanted};
+use crate::daemon::verdicts;
 use crate::dump::Role;
 use crate::observe::on_device::{self, Reach as _};
-use crate::protocol::control::{Excuse, NodesOf, NoiseTerms, PairToCompare, Reply, SpreadTerms};
+use crate::protocol::control::{Excuse, NodesOf, PairToCompare, Reply, SpreadTerms};
 use crate::protocol::message::{ErrorCode, WireError};
 use crate::shm::Lease;
 use crate::tensor::{DType, TensorRef};
 
-/// A verdict a pair. `noise`: of those whose float64 is there. `settles`: the call whose outputs they are.
+/// A verdict a pair. `settles`: the call whose outputs they are.
 pub fn compare(
     at: &Connected<'_>,
     pairs: &[(String, PairToCompare)],
     policy: Policy,
-    noise: Option<NoiseTerms>,
     settles: Option<NodesOf>,
 ) -> Answer {
-    let judged = judge(at, pairs, policy, noise)?;
+    let judged = judge(at, pairs, policy)?;
     let reply = verdicts::summaries(&judged);
     if let Some(of) = settles {
-        let policy = Policy { noise_factor: noise.unwrap_or(NOISE).factor, ..policy };
         settle(at, of, pairs, judged, policy);
     }
     Ok(Reply::Comparison(reply))
@@ -84,19 +82,15 @@ pub fn judge(
     at: &Connected<'_>,
     pairs: &[(String, PairToCompare)],
     policy: Policy,
-    noise: Option<NoiseTerms>,
 ) -> Result<Vec<TensorVerdict>, WireError> {
-    let NoiseTerms { factor, step } = noise.unwrap_or(NOISE);
     let mut pairs_of = Vec::new();
     for (name, pair) in pairs {
         let PairToCompare::Pair { reference, candidate, terms, exact, excuse } = pair else { continue };
         check_float64(name, "terms", reference, terms.as_ref())?;
         check_float64(name, "exact", reference, exact.as_ref())?;
-        let explained = Explained::Drift { step };
-        let excused = Excused::under(policy.given.is_some(), spread(excuse.as_ref()));
         pairs_of.push(Pair {
             terms: terms.as_ref(),
-            exact: exact.as_ref().map(|value| Exact { value, explained, factor, excused }),
+            exact: exact.as_ref().map(|value| policy.drifted(value, spread(excuse.as_ref()))),
             ..Pair::new(name, reference, candidate, Some(policy.tolerance(reference.desc.dtype)))
         });
     }

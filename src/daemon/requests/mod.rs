@@ -81,7 +81,7 @@ pub fn answer(at: &Connected<'_>, request: Request, fd: Option<OwnedFd>) -> Answ
         Request::FlushDump => dumps::flush(at),
         Request::RunObserved(run) => observed::run_observed(&at.leased()?, &run),
         Request::CompareTensors { pairs, tolerance, noise, through, settles } => {
-            compare::compare(at, &pairs, policy(tolerance, through), noise, settles)
+            compare::compare(at, &pairs, policy(tolerance, through, noise), settles)
         }
         Request::ReportEager { graph, eager_nodes } => graphs::report_eager(at, graph, eager_nodes),
         Request::CompareNodes(compare) => nodes::compare_nodes(&at.leased()?, &compare),

@@ -13,7 +13,7 @@ use crate::daemon::status::StepRecord;
 use crate::daemon::verdicts::{self, policy};
 use crate::dump::{EagerValues, NODES_SCHEMA, NodeRow, NodeTable};
 use crate::link::message::{LinkReply, LinkRequest, PieceRun, Pieces, RanOnce};
-use crate::observe::nodes::{Batch, SubModel, Tolerances};
+use crate::observe::nodes::{Batch, Policies, SubModel};
 use crate::protocol::control::*;
 use crate::protocol::message::{ErrorCode, WireError};
 use crate::tensor::{DType, TensorDesc, TensorRef};
@@ -32,16 +32,16 @@ pub fn compare_nodes(leased: &Leased<'_>, request: &CompareNodes) -> Answer {
         room = if state.dump.is_some() { state.node_tables.room(&of) } else { 0 };
     }
     let dumping = if request.dump_values { Some(at.must_dump(".dump_values")?) } else { None };
-    let noise = request.noise.unwrap_or(verdicts::NOISE);
-    let drift = policy(request.cumulative_tolerance.or(request.tolerance), request.through);
-    let tolerances = Tolerances { local: policy(request.tolerance, None).given, drift, noise };
+    let kernel = policy(request.tolerance, request.through, request.noise);
+    let drift = policy(request.cumulative_tolerance.or(request.tolerance), request.through, request.noise);
+    let policies = Policies { kernel, drift };
     let named = |error: WireError| WireError { graph: name.clone(), ..error };
     let hold_rows = |len_bytes| at.client.memory.hold("rows of compared nodes", len_bytes);
     part.hold_nodes(&at.client.memory).map_err(named)?;
     // Before the batch runs; their texts are known after it.
     let mut held = hold_rows(judged_names(request).len() * ROW_BYTES)?;
     let nodes = part.nodes().map_err(named)?;
-    let batch = Batch::new(request, nodes, tolerances, earlier.iter().map(String::as_str));
+    let batch = Batch::new(request, nodes, policies, earlier.iter().map(String::as_str));
     let batch = batch.map_err(|error| named(error.into()))?;
     let outcome = if lie_on_device(at, tensors(request)) {
         let mut reach = OnDevice::new(leased, &[]);
@@ -65,7 +65,7 @@ pub fn compare_nodes(leased: &Leased<'_>, request: &CompareNodes) -> Answer {
     let reply = outcome.rows.iter().map(verdicts::of_row).collect();
     let mut state = at.client.state();
     state.node_tables.add(of, outcome, held, &at.client.memory);
-    state.node_tables.set_noise_factor(&of, noise.factor);
+    state.node_tables.set_noise_factor(&of, kernel.noise_factor);
     Ok(Reply::NodesCompared(reply))
 }
 
@@ -226,7 +226,7 @@ pub fn finish_nodes(at: &Connected<'_>, request: FinishNodes) -> Answer {
     let FinishNodes { of, dump, plain, tolerance, through } = request;
     at.client.state().known(of.graph)?;
     let run = if dump { Some(at.must_dump(".dump")?) } else { None };
-    let plain = judge(at, &plain, policy(tolerance, through), None)?;
+    let plain = judge(at, &plain, policy(tolerance, through, None))?;
     let reply = verdicts::summaries(&plain);
     let graph = match &run {
         Some(dumping) => dumping.graph(of.graph)?,

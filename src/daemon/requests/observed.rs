@@ -24,7 +24,7 @@ pub fn cancel(leased: &Leased<'_>, work: Work) -> Answer {
 /// Runs a call; its inputs are written down before it, its outputs judged and written down after.
 pub fn run_observed(leased: &Leased<'_>, run: &RunObserved) -> Answer {
     let at = leased.at;
-    let policy = policy(run.tolerance, run.through);
+    let policy = policy(run.tolerance, run.through, run.noise);
     let (part, name) = {
         let state = at.client.state();
         (state.part(run.record.handle, (run.graph, run.part))?, state.known(run.graph)?.name.clone())

@@ -6,7 +6,7 @@ use prost::Message as _;
 
 use super::drift::Drift;
 use super::error::NodesError;
-use super::judge::{Facts, Judge, Tolerances};
+use super::judge::{Facts, Judge, Policies};
 use super::local::{Local, Locals};
 use super::part::PartNodes;
 use super::piece::Ready;
@@ -39,7 +39,7 @@ pub struct Judged {
 pub struct Batch<'a> {
     part: &'a PartNodes,
     handle: PartHandle,
-    tolerances: Tolerances,
+    policies: Policies,
     /// Names of earlier batches that have no reference, and of this one.
     through: HashSet<&'a str>,
     values: Vec<Value<'a>>,
@@ -87,7 +87,7 @@ impl<'a> Batch<'a> {
     pub fn new(
         request: &'a CompareNodes,
         part: &'a PartNodes,
-        tolerances: Tolerances,
+        policies: Policies,
         not_compared: impl Iterator<Item = &'a str>,
     ) -> Result<Self, NodesError> {
         let mut seen = HashSet::new();
@@ -97,7 +97,7 @@ impl<'a> Batch<'a> {
         let mut batch = Self {
             part,
             handle: request.handle,
-            tolerances,
+            policies,
             through: not_compared.collect(),
             values: Vec::with_capacity(request.values.len()),
             slots: Slots::default(),
@@ -241,7 +241,7 @@ impl<'a> Batch<'a> {
 
     fn run_on(&self, reach: &mut dyn Reach, n_reproductions: usize) -> Result<Judged, NodesError> {
         let (locals, failed) = self.run_all(reach)?;
-        let judge = Judge { part: self.part, tolerances: self.tolerances };
+        let judge = Judge { part: self.part, policies: self.policies };
         let mut facts = self.facts(&judge, &locals, reach)?.into_iter();
         let (mut judged, mut wrong, mut born) = (Judged::default(), Vec::new(), Vec::new());
         for value in &self.values {

@@ -4,26 +4,32 @@ use super::local::Local;
 use super::part::PartNodes;
 use super::piece::Ran;
 use super::slots::{Computed, Slot};
-use crate::compare::{Compared, Exact, Excused, Explained, Pair, Policy, TensorVerdict, Tolerance};
+use crate::compare::{Compared, Pair, Policy, TensorVerdict, Tolerance};
 use crate::dump::NodeRow;
 use crate::link::message::RanOnce;
-use crate::protocol::control::NoiseTerms;
+use crate::tensor::DType;
 
 /// What verdicts are by.
 #[derive(Clone, Copy, Debug)]
-pub struct Tolerances {
-    /// Of a node's own kernel; None: [`Tolerance::for_kernel`].
-    pub local: Option<Tolerance>,
-    /// Of values as they drifted.
+pub struct Policies {
+    /// Of nodes' own kernels.
+    pub kernel: Policy,
+    /// Of floats as they drifted.
     pub drift: Policy,
-    /// Against float64.
-    pub noise: NoiseTerms,
+}
+
+impl Policies {
+    /// Of a value as it drifted. Drift is a matter of rounding: what is exact stays exact.
+    fn drifted(&self, dtype: DType) -> Tolerance {
+        let policy = if dtype.is_float() { self.drift } else { self.kernel };
+        policy.tolerance(dtype)
+    }
 }
 
 /// Makes the rows of a batch.
 pub(super) struct Judge<'j> {
     pub part: &'j PartNodes,
-    pub tolerances: Tolerances,
+    pub policies: Policies,
 }
 
 /// What comes of a value's pairs: on the references, where its kernel ran, and as it drifted.
@@ -40,23 +46,16 @@ impl Judge<'_> {
         local: &Local<'a>,
     ) -> (Option<Pair<'a, Slot<'a>>>, Pair<'a, Slot<'a>>) {
         let dtype = value.reference.tensor.desc.dtype;
-        let Tolerances { local: given, drift, noise: NoiseTerms { factor, step } } = self.tolerances;
-        let exact = |exact: Option<Slot<'a>>, explained| {
-            exact.map(|value| Exact { value, explained, factor, excused: Excused::under(drift.given.is_some(), None) })
-        };
-        let kernel = given.unwrap_or_else(|| Tolerance::for_kernel(dtype));
-        // Drift is a matter of rounding: what is exact stays exact.
-        let drift = match given {
-            Some(given) if !dtype.is_float() => given,
-            _ => drift.tolerance(dtype),
-        };
+        let Policies { kernel, drift } = self.policies;
         let of = |candidate, tolerance| Pair::new(value.name, value.reference, candidate, tolerance);
-        let own = matches!(local.ran, Ran::Done(_))
-            .then(|| Pair { exact: exact(value.exact, Explained::Kernel), ..of(local.slot, Some(kernel)) });
+        let own = matches!(local.ran, Ran::Done(_)).then(|| Pair {
+            exact: value.exact.map(|exact| kernel.computed(exact)),
+            ..of(local.slot, Some(kernel.kernel(dtype)))
+        });
         let drifted = Pair {
-            exact: exact(value.exact_cumulative, Explained::Drift { step }),
+            exact: value.exact_cumulative.map(|exact| drift.drifted(exact, None)),
             signatures: true,
-            ..of(value.candidate, Some(drift))
+            ..of(value.candidate, Some(self.policies.drifted(dtype)))
         };
         (own, drifted)
     }

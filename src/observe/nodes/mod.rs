@@ -15,7 +15,7 @@ mod slots;
 
 pub use batch::{Batch, Judged};
 pub use error::NodesError;
-pub use judge::Tolerances;
+pub use judge::Policies;
 pub use part::PartNodes;
 pub use piece::SubModel;
 pub use reach::RunPieces;

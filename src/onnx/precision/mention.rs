@@ -5,6 +5,11 @@ use crate::onnx::proto::{GraphProto, ModelProto, NodeProto};
 use crate::onnx::walk::{bodies, graphs};
 use crate::tensor::DType;
 
+/// The half-precision type that takes part in a model, the coarser one of two; None: none does.
+pub fn half_of(model: &ModelProto) -> Option<DType> {
+    [DType::BF16, DType::F16].into_iter().find(|&half| mentions(model, half))
+}
+
 /// False: nothing in the model can be `dtype`. Computed types are not followed; true is the safe answer.
 pub fn mentions(model: &ModelProto, dtype: DType) -> bool {
     let element = dtype.onnx_code();

@@ -16,7 +16,7 @@ mod widen;
 
 pub(super) use elements::{attribute, is};
 pub use kernels::{MISSING_KERNELS, MissingKernels, around_missing_kernels, refused_operator};
-pub use mention::mentions;
+pub use mention::{half_of, mentions};
 pub use one_type::{double, single};
 pub use switched::{SWITCHES, Switched, switched};
 pub(super) use typed::of_values as element_types;

@@ -4,13 +4,12 @@ use std::collections::HashSet;
 
 use super::elements::{self, Element, FLOAT, is_half, is_onnx};
 use super::scope::{Scope, Value, declare_float, open, push, results};
-use super::{casts, mentions};
+use super::{casts, half_of};
 use crate::base::ids::ValueName;
 use crate::onnx::graph::describe;
 use crate::onnx::inline::inline_but;
 use crate::onnx::proto::{FunctionProto, GraphProto, ModelProto, NodeProto};
 use crate::onnx::{Attention, OnnxError, sort, walk};
-use crate::tensor::DType;
 
 /// Operators that move data and whose kernels of half precision on the CPU work, in onnxruntime 1.31.1 at opsets 18 and 23.
 /// Those of `ScatterElements` and `ScatterND` do without a reduction only. Compress, DepthToSpace, Equal, Expand, IsNaN
@@ -107,7 +106,7 @@ pub fn widen_but<S: AsRef<str>>(
     let stays = |function: &FunctionProto| {
         attend == Attend::AsCalls && Attention::of(function.domain(), function.name()).is_some()
     };
-    let has_half = [DType::BF16, DType::F16].iter().any(|&half| mentions(model, half));
+    let has_half = half_of(model).is_some();
     if !has_half && !casts::any_chained(model, stays) {
         return Ok(None);
     }

@@ -127,6 +127,7 @@ fn request_to_proto(request: &Request) -> proto::request::Body {
             references: run.references.iter().flatten().map(tensor_ref_to_proto).collect(),
             tolerance: run.tolerance.map(tolerance_to_proto),
             through: through_to_proto(run.through),
+            noise: run.noise.map(noise_to_proto),
         }),
         Request::CompareTensors { pairs, tolerance, noise, through, settles } => {
             Body::CompareTensors(proto::CompareTensors {

@@ -8,8 +8,6 @@ mod proto;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{
-    DecodeError, MAX_FOLDER_NAME_BYTES, MAX_NAME_BYTES, decode_notice, decode_reply, decode_request, request_id,
-};
+pub use decode::{DecodeError, decode_notice, decode_reply, decode_request, is_folder_name, request_id};
 pub use encode::{encode_notice, encode_reply, encode_request};
 pub use footprint::footprint;

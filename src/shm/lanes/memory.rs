@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::base::ids::SegmentId;
+use crate::base::limits;
 use crate::shm::record::{RECORD_HEAD_LEN, RawRecord, RecordError, u32_at};
 use crate::shm::segment::{BadSegment, OutOfRange, Segment};
 use crate::shm::wait::Doorbell;
@@ -15,7 +16,6 @@ pub(super) const VERSION: u32 = 2;
 pub(super) const PAGE: u64 = 4096;
 /// In the header's page: see `order.rs`.
 pub(super) const SLOTS: u64 = 2048;
-pub(super) const MAX_LANES: u32 = 64;
 const LANE_LENS: std::ops::RangeInclusive<u32> = 64 << 10..=4 << 20;
 
 pub(super) const REQUEST: u64 = 0;
@@ -147,8 +147,8 @@ impl Lanes {
         if version != VERSION {
             return bad("version", version, "2");
         }
-        if n_lanes == 0 || n_lanes > MAX_LANES {
-            return bad("n_lanes", n_lanes, "1 to 64");
+        if n_lanes == 0 || n_lanes > limits::LANES {
+            return bad("n_lanes", n_lanes, "at least 1, and no more than a client may have");
         }
         if !LANE_LENS.contains(&lane_len) || u64::from(lane_len) % PAGE != 0 {
             return bad("lane_len", lane_len, "a multiple of 4096 from 64 KiB to 4 MiB");

@@ -108,8 +108,7 @@ fn float64_tells_noise_alone_and_along_the_way_from_what_is_worse() {
     let alone = bench.doubles(b);
     set(&mut values[1], Some(alone), None, "not known from 'a' on");
     set(&mut values[2], None, None, "");
-    let mut request =
-        CompareNodes { noise: Some(NoiseTerms { factor: 1.5, step: 0.0078125 }), ..bench.request(feeds, values) };
+    let mut request = CompareNodes { through: Some(DType::BF16), ..bench.request(feeds, values) };
     let verdicts = bench.compare(request.clone()).unwrap();
     let kind = |json: &str| serde_json::from_str::<serde_json::Value>(json).unwrap()["kind"].clone();
     assert_eq!(kind(&verdicts[0].local.noise_json), "noise");

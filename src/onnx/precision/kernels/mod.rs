@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::elements::{self, BOOL, Element, FLOAT, INT64, TYPE_ATTRIBUTES, is, is_half, is_onnx};
 use super::widen::{CONTROL, SEQUENCES};
-use super::{casts, mentions};
+use super::{casts, half_of};
 use crate::onnx::inline::inline_but;
 use crate::onnx::proto::{GraphProto, ModelProto, NodeProto, TensorProto};
 use crate::onnx::{OnnxError, sort, walk};
@@ -115,7 +115,7 @@ impl MissingKernels {
 /// A Pad with constants becomes Concats, a ConstantOfShape an Expand; all others read float32 by Casts, and what they give
 /// is rounded by Casts. Errors: those of [`crate::onnx::inline_functions`] and [`sort`].
 pub fn around_missing_kernels(model: &mut ModelProto, missing: &MissingKernels) -> Result<usize, OnnxError> {
-    let has_half = [DType::BF16, DType::F16].iter().any(|&half| mentions(model, half));
+    let has_half = half_of(model).is_some();
     let has_pad = || walk::graphs(&model.graph).flat_map(|graph| &graph.node).any(|node| is(node, "Pad"));
     if !has_half && !has_pad() {
         return Ok(0);

@@ -5,12 +5,8 @@ use std::path::{Path, PathBuf};
 use super::super::super::message::{ErrorCode, WireError};
 use super::super::proto;
 use crate::base::ids::{GraphId, SegmentId};
+use crate::base::limits;
 use crate::tensor::{BadLocation, CallRecord, DType, Location, TensorDesc, TensorRef};
-
-/// Longest name of a graph, run, value or file in a message, in bytes.
-pub const MAX_NAME_BYTES: usize = 1024;
-/// Longest folder name (graph, run) in bytes: what file systems take, less our own endings.
-pub const MAX_FOLDER_NAME_BYTES: usize = 200;
 
 /// Why a body is no message.
 #[derive(Clone, Debug, displaydoc::Display, thiserror::Error, PartialEq, Eq)]
@@ -113,29 +109,34 @@ pub(super) fn graph_id(field: &'static str, text: &str) -> Decoded<GraphId> {
 }
 
 pub(super) fn name(field: &'static str, text: String) -> Decoded<String> {
-    if text.len() <= MAX_NAME_BYTES {
+    if text.len() <= limits::NAME_BYTES {
         Ok(text)
     } else {
-        Err(bad(field, format!("expected at most {MAX_NAME_BYTES} bytes, got {}", text.len())))
+        Err(bad(field, format!("expected at most {} bytes, got {}", limits::NAME_BYTES, text.len())))
     }
 }
 
 /// One path component of letters, digits, `_`, `-`, `.`, `=`, `+` and spaces inside, not beginning with a dot.
 pub(super) fn folder_name(field: &'static str, text: String) -> Decoded<String> {
-    let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '=' | '+' | ' ');
-    let fits = !text.is_empty() && text.len() <= MAX_FOLDER_NAME_BYTES && !text.starts_with(['.', ' ']);
-    if fits && text.chars().all(plain) {
+    if is_folder_name(&text) {
         Ok(text)
     } else {
-        let got = clipped(&text);
+        let (most, got) = (limits::FOLDER_NAME_BYTES, clipped(&text));
         Err(bad(
             field,
             format!(
-                "expected one folder name of 1 to {MAX_FOLDER_NAME_BYTES} bytes (letters, digits, \"_-.=+ \", not \
-                 beginning with a dot or space), got {got:?}"
+                "expected one folder name of 1 to {most} bytes (letters, digits, \"_-.=+ \", not beginning with a dot or \
+                 space), got {got:?}"
             ),
         ))
     }
+}
+
+/// Whether a graph or a run may be named so.
+pub fn is_folder_name(text: &str) -> bool {
+    let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '=' | '+' | ' ');
+    let fits = !text.is_empty() && text.len() <= limits::FOLDER_NAME_BYTES && !text.starts_with(['.', ' ']);
+    fits && text.chars().all(plain)
 }
 
 pub(super) fn absolute(field: &'static str, text: String) -> Decoded<PathBuf> {

@@ -9,7 +9,7 @@ use prost::Message as _;
 
 pub(super) use field::Decoded;
 use field::missing;
-pub use field::{DecodeError, MAX_FOLDER_NAME_BYTES, MAX_NAME_BYTES};
+pub use field::{DecodeError, is_folder_name};
 use reply::{notice, reply};
 use request::request;
 

@@ -10,8 +10,8 @@ use super::super::super::message::{
 };
 use super::super::proto;
 use super::field::{
-    DecodeError, Decoded, MAX_NAME_BYTES, absolute, bad, bad_option, clipped, folder_name, graph_id, missing, name,
-    optional, required, segment, tensor_ref, tensor_refs,
+    DecodeError, Decoded, absolute, bad, bad_option, clipped, folder_name, graph_id, missing, name, optional, required,
+    segment, tensor_ref, tensor_refs,
 };
 use crate::base::ids::{CallId, DeviceUuid, PartHandle, StepId, Work};
 use crate::base::limits;
@@ -19,9 +19,6 @@ use crate::base::process::CPU_BYTES;
 use crate::cuda::IpcHandle;
 use crate::onnx::{Descriptions, descriptions};
 use crate::tensor::{CallRecord, DType};
-
-/// Most patterns of a rule.
-const MAX_PATTERNS: usize = 65536;
 
 pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
     use proto::request::Body;
@@ -33,7 +30,7 @@ pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
             python_version: name("Hello.python_version", hello.python_version)?,
             torch_version: name("Hello.torch_version", hello.torch_version)?,
             // A long command line is no reason to refuse a client.
-            program: hello.program.chars().take(MAX_NAME_BYTES / 4).collect(),
+            program: hello.program.chars().take(limits::NAME_BYTES / 4).collect(),
             pid_namespace: hello.pid_namespace,
             cpus: cpus(&hello.cpus)?,
         }),
@@ -278,8 +275,8 @@ fn runtime_rule(rule: proto::RuntimeRule) -> Decoded<RuntimeRule> {
 
 /// Looked for in every node: few and short.
 fn patterns(field: &'static str, patterns: Vec<String>) -> Decoded<Vec<String>> {
-    if patterns.len() > MAX_PATTERNS {
-        let why = format!("expected at most {MAX_PATTERNS} patterns, got {}", patterns.len());
+    if patterns.len() > limits::PATTERNS {
+        let why = format!("expected at most {} patterns, got {}", limits::PATTERNS, patterns.len());
         return Err(DecodeError::Bad { field, code: ErrorCode::Limit, why });
     }
     patterns.into_iter().map(|pattern| name(field, pattern)).collect()
@@ -359,6 +356,7 @@ fn run_observed(run: proto::RunObserved) -> Decoded<RunObserved> {
         references,
         tolerance: run.tolerance.map(tolerance),
         through: through("RunObserved.through", run.through)?,
+        noise: run.noise.map(noise).transpose()?,
     })
 }
 
