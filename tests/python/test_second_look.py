@@ -377,6 +377,15 @@ def test_a_nan_on_one_side_is_never_noise() -> None:
     assert [verdict.kind for verdict in report.verdicts] == ["mismatch"], report
 
 
+def test_float64_beside_eager_writes_into_what_is_no_float_once() -> None:
+    places, flags = torch.tensor([1, 2]), torch.tensor([True, False])
+    with Wide():
+        places += torch.tensor([10, 20])
+        flags.logical_not_()
+        torch.add(places, 1, out=places)
+    assert places.tolist() == [12, 23] and flags.tolist() == [False, True]
+
+
 def test_float64_ends_with_its_time(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="rust_ort"):
         found = in_wide(lambda: {"y": X @ WEIGHT}, seconds=-1.0)

@@ -285,6 +285,7 @@ class Wide(TorchDispatchMode):
         try:
             self._check_room(args)
             wide = pytree.tree_map(self._wide, (args, kwargs))  # before `func` writes into what it is given
+            wide = _apart_from(func, args, kwargs, wide) if writes else wide
             known = ""
         except NoFloat64 as error:
             wide, known = ((), {}), str(error)
@@ -349,6 +350,20 @@ class Wide(TorchDispatchMode):
             return widen(leaf)
 
         return pytree.tree_map(beside, made)
+
+
+def _apart_from(func: Any, args: Any, kwargs: Any, wide: Any) -> Any:
+    """`wide` with a copy of each tensor of `args` and `kwargs` that `func` writes into and that is in both, as it is no
+    float: written into once in each, it would be written into twice."""
+    given, named = list(wide[0]), dict(wide[1])
+    for place, declared in enumerate(func._schema.arguments):
+        if declared.alias_info is None or not declared.alias_info.is_write:
+            continue
+        into, key = (given, place) if place < len(given) else (named, declared.name)
+        value = args[place] if place < len(given) else kwargs.get(declared.name)
+        if isinstance(value, Tensor) and into[key] is value:
+            into[key] = value.clone()
+    return tuple(given), named
 
 
 def computes(func: Any, args: Any) -> bool:
