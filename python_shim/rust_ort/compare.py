@@ -22,7 +22,7 @@ from rust_ort.export.provenance import named_as_in
 from rust_ort.link.specs import Policy, Verdict, not_compared
 from rust_ort.observe import limits
 from rust_ort.observe.graph_info import GraphInfo
-from rust_ort.observe.peer import TORCHS_OWN, torchs_own
+from rust_ort.observe.peer import TORCHS_OWN, VARIES, alike, torchs_own
 from rust_ort.observe.report import Report
 from rust_ort.observe.second_look import LOOKS_INSIDE_SECONDS, Known, looked_at_again, seconds_for, terms_of
 from rust_ort.observe.sides import BY_CHANCE, Call, Run, fill, is_compiled, named_members, pairs
@@ -203,13 +203,13 @@ class _Judge:
     def excused(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """{name: the verdict}, of mismatches that are none by what is known of the graphs' nodes."""
         turned, followed = self._turned(verdicts)
-        ties = turned | self._ties({**verdicts, **turned}, followed)
+        ties = turned | self._ties({**verdicts, **turned}, followed=followed)
         return ties | self._moved_by_rounding({**verdicts, **ties})
 
-    def _ties(self, verdicts: Mapping[str, Verdict], followed: Collection[str]) -> dict[str, Verdict]:
+    def _ties(self, verdicts: Mapping[str, Verdict], *, followed: bool) -> dict[str, Verdict]:
         """{name: a tie}, of mismatches that a graph gave, and was right of its inputs there: who changed it since is
-        not excused. followed: nodes whose branches eager took as well, which explain no more."""
-        branch = _branch(self._sides.graphs, followed)
+        not excused. followed: whether eager took the branches that it can, so that these explain no more."""
+        branch = _branch([graph for graph in self._sides.graphs if not (followed and graph.is_followed)])
         if not branch:
             return {}
         results = [result for graph in self._sides.graphs for result in graph.results]
@@ -227,22 +227,23 @@ class _Judge:
             ties |= {"loss": branch} if is_right and is_wrong else {}
         return {verdict.name: verdict for verdict in self._compared(ties, ties=ties)}
 
-    def _turned(self, verdicts: Mapping[str, Verdict]) -> tuple[dict[str, Verdict], set[str]]:
+    def _turned(self, verdicts: Mapping[str, Verdict]) -> tuple[dict[str, Verdict], bool]:
         """({name: a tie}, of mismatches that are none where eager takes the branches that rounding turned in forwards,
-        every node of which is right; the nodes whose branches it took)."""
+        every node of which is right; whether it took them)."""
         graphs = self._sides.graphs
         forwards = [(graph.turned, graph.operators) for graph in graphs if graph.direction != "backward"]
         first = next((value for values, _ in forwards for value in values), None)
         wrong = [name for name, verdict in verdicts.items() if verdict.kind == "mismatch"]
-        if not wrong or first is None or not self._are_right or any(graph.calls > 1 for graph in graphs):
-            return {}, set()
+        may = self.may_excuse and self._are_right and not any(graph.calls > 1 for graph in graphs)
+        if not wrong or first is None or not may:
+            return {}, False
         try:
             with self._call.runs() as runs, Following(forwards) as following:
                 eager = runs.eager().values
             following.check()
         except Exception as error:  # what runs in eager need not run under a dispatch mode
             log.debug("eager does not follow the branches of the backend: %s", error)
-            return {}, set()
+            return {}, False
         names = [name for name in wrong if isinstance(eager.get(name), Tensor)]
         pairs = [(name, eager[name], self._wanted[name][2], "") for name in names]
         judged = self._against(pairs)
@@ -250,7 +251,7 @@ class _Judge:
             verdict.name: f"{first}; eager with these branches gives it" for verdict in judged if verdict.is_pass
         }
         ties = {verdict.name: verdict for verdict in self._compared(followed, ties=followed)}
-        return ties, {value.node for values, _ in forwards for value in values}
+        return ties, True
 
     @property
     def _are_right(self) -> bool:
@@ -287,16 +288,24 @@ class _Judge:
         }
 
     def _torchs_own(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
-        """{name: the verdict}, of what torch's aot_eager gives, too."""
+        """{name: the verdict}, of what eager itself gives otherwise when it runs once more, by more than tolerance, and
+        of what differs from eager in torch's aot_eager, too."""
         known = {entry.name: entry for entry in self._entries if isinstance(entry, Verdict)} | dict(verdicts)
         wrong = {name: verdict for name, verdict in known.items() if verdict.kind in ("mismatch", "failed")}
         if not wrong or _has_wrong_node(self._sides.graphs):
             return {}
-
-        with self._call.runs() as runs:
-            own = torchs_own(wrong, self._sides.candidate, runs, self._against)
+        reference, candidate = self._sides.reference, self._sides.candidate
+        try:
+            with self._call.runs() as runs:
+                varying = wrong.keys() - alike(wrong, reference, runs.eager(), self._against)
+                left = wrong.keys() - varying
+                own = torchs_own(left, reference, candidate, runs, self._against) if left else frozenset()
+        except Exception as error:  # whatever a model raises that keeps count of its calls; the verdicts stand
+            log.info("the model does not run once more, so that it is not known what differs by itself: %s", error)
+            return {}
         told = {name: "; ".join(filter(None, (wrong[name].reason, TORCHS_OWN))) for name in own}
-        return {name: dataclasses.replace(wrong[name], reason=why, noise=None) for name, why in told.items()}
+        found = {name: dataclasses.replace(wrong[name], reason=why, noise=None) for name, why in told.items()}
+        return found | {name: not_compared(name, VARIES) for name in varying}
 
     def in_order(self, verdicts: Mapping[str, Verdict]) -> list[Verdict]:
         """These and what is known without a comparison, as the sides gave the values."""
@@ -375,16 +384,15 @@ def _differing(graphs: Sequence[GraphInfo]) -> bool:
     return any(verdict.kind in ("mismatch", "failed") for graph in graphs for _, verdict in graph.verdicts)
 
 
-def _branch(graphs: Sequence[GraphInfo], followed: Collection[str]) -> str:
+def _branch(graphs: Sequence[GraphInfo]) -> str:
     """The first branch that a graph took otherwise than eager, where every node of all graphs alone is as right as
-    eager's; "" where none did, or nodes were not compared. followed: nodes whose branches do not count."""
+    eager's; "" where none did, or nodes were not compared."""
     if any(node.is_wrong or node.is_failed for graph in graphs for _, node in graph.nodes):
         return ""
     if _differing(graphs):
         return ""
     reasons = (verdict.reason for graph in graphs for _, verdict in graph.verdicts if verdict.kind == "tie")
-    known = [f" elements of {name} took " for name in followed]
-    return next((reason for reason in reasons if not any(name in reason for name in known)), "")
+    return next(reasons, "")
 
 
 def _unmet(graphs: Sequence[GraphInfo], backward: bool) -> list[Verdict]:

@@ -331,3 +331,28 @@ def test_an_argument_of_the_model_with_an_option_s_name_is_the_model_s(daemon: o
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         assert rust_ort.compare(scaled, X, threads=3).ok
+
+
+def test_who_hands_on_what_it_is_given_is_not_warned_of(daemon: object) -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: Tensor, *, threads: int = 1, **_: Any) -> Tensor:
+            return x * threads
+
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Scaled()
+
+        def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+            return self.inner(*args, **kwargs)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for model in (Scaled(), Wrapped(), functools.partial(Scaled()), torch.compile(Scaled(), backend="eager")):
+            assert rust_ort.compare(model, X, threads=3).ok
+
+
+def test_the_warning_points_at_the_caller(daemon: object) -> None:
+    with pytest.warns(UserWarning) as caught:
+        rust_ort.compare(lambda x, **_: x * 2, X, kwargs={})
+    assert caught[0].filename == __file__

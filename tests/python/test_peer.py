@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 import rust_ort
-from rust_ort.observe.peer import TORCHS_OWN
+from rust_ort.observe.peer import TORCHS_OWN, VARIES
 
 pytestmark = pytest.mark.usefixtures("daemon")
 
@@ -70,3 +71,41 @@ def test_a_wrong_output_beside_what_is_torch_s_own_is_not_excused() -> None:
     assert told["output[1]"].kind == "mismatch"
     assert not told["output[1]"].reason.endswith(TORCHS_OWN), report
     assert not report.is_torchs_own
+
+
+def test_a_fault_beside_what_is_inside_tolerance_is_not_torch_s_own() -> None:
+    """aot_eager is 2.5e-5 from eager, which is inside; the planted fault adds as much."""
+
+    def model(x: Tensor) -> Tensor:
+        return torch.tanh(x) * (1 + 2.5e-5 if torch.compiler.is_compiling() else 1.0)
+
+    def enlarged(proto: Any) -> None:
+        node = next(node for node in proto.graph.node if node.op_type == "Mul")
+        factor = numpy_helper.from_array(np.array(1 + 2.5e-5, dtype=np.float32), "factor")
+        proto.graph.initializer.append(factor)
+        proto.graph.node.append(helper.make_node("Mul", ["before", "factor"], [node.output[0]]))
+        node.output[0] = "before"
+
+    report = rust_ort.compare(model, torch.rand(64) + 1, options={"tolerance": {"rtol": 4e-5}})
+    assert report.ok, report
+    options = {"tolerance": {"rtol": 4e-5}, "transforms": [enlarged]}
+    report = rust_ort.compare(model, torch.rand(64) + 1, options=options)
+    assert not report.ok and not report.is_torchs_own, report
+    assert [verdict.kind for verdict in report.verdicts if verdict.name == "output"] == ["mismatch"]
+
+
+def test_what_eager_gives_otherwise_in_its_first_call_is_not_compared() -> None:
+    class Filled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cache: dict[str, float] = {}
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            factor = self.cache.setdefault("factor", 1.0)
+            self.cache["factor"] = 2.0
+            return x * factor, x + 1
+
+    report = rust_ort.compare(Filled(), torch.randn(4))
+    told = {verdict.name: (verdict.kind, verdict.reason) for verdict in report.verdicts}
+    assert told["output[0]"] == ("not_compared", VARIES), report
+    assert told["output[1]"][0] == "match"

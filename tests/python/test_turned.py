@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from onnx import helper
 from torch import Tensor, nn
 
 import rust_ort
@@ -68,9 +69,52 @@ def test_a_wrong_node_is_not_excused() -> None:
     assert verdict.kind == "mismatch" and report.first_wrong_node is not None, report
 
 
+def leaky(proto: Any) -> None:
+    """Where a rectifier gives zero comes a tiny positive number: inside tolerance, and the mask is all ones."""
+    for node in proto.graph.node:
+        if node.op_type == "Relu":
+            node.op_type = "LeakyRelu"
+            node.attribute.append(helper.make_attribute("alpha", -1e-9))
+
+
+leaky.cache_key = "leaky"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_a_rectifier_far_from_zero_was_turned_by_no_rounding(inplace: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(inplace=inplace), nn.Linear(16, 4))
+    report = rust_ort.compare(model, torch.randn(16, 16), options={"transforms": [leaky], "compare": "nodes"})
+    kinds = {verdict.name: verdict.kind for verdict in report.verdicts}
+    assert kinds["grad of 0.weight"] == "mismatch" and not report.ok, report
+
+
+def test_a_tolerance_that_was_given_is_not_excused() -> None:
+    verdict, report = verdict_of_bias(Rectified(), compare="nodes", tolerance={"rtol": 1e-5, "atol": 1e-6})
+    assert verdict.kind == "mismatch" and not report.ok, report
+
+
+def test_a_branch_that_eager_cannot_take_still_ties() -> None:
+    """The output hangs on a comparison, which is followed, and on a choice of indices, which is not saved."""
+
+    class Chosen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.zeros(64))
+            self.table = nn.Parameter(torch.arange(64.0).repeat(64, 1).T.contiguous())
+
+        def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+            rounding = (x * 1.0001) @ weight - (x @ weight) * 1.0001
+            return torch.where(rounding > 0, self.bias, 3 * self.bias + 1) + self.table[rounding.argmax(1)]
+
+    report = rust_ort.compare(Chosen(), X, WEIGHT, options={"compare": "nodes"})
+    assert report.first_wrong_node is None
+    assert {verdict.name: verdict.kind for verdict in report.verdicts}["output"] == "tie", report
+
+
 def test_eager_that_calls_other_operators_is_not_followed() -> None:
     one = Turned(
-        node="relu", operator="aten.relu", ordinal=0, result=None, shape=(3,), places=torch.tensor([1]),
+        node="relu", operator="aten.relu", ordinal=0, shape=(3,), places=torch.tensor([1]),
         values=torch.tensor([1.0]),
     )  # fmt: skip
     operators = {"relu": "aten.relu.default"}

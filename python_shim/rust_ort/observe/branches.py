@@ -21,6 +21,7 @@ COMPARING = frozenset(
 )
 CHOOSING = frozenset({aten.topk.default, aten.sort.default, aten.sort.stable, aten.max.dim, aten.min.dim,
                       aten.argmax.default, aten.argmin.default})  # fmt: skip
+RECTIFYING = frozenset({aten.relu.default})
 POOLING = frozenset({aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default})
 
 
@@ -43,16 +44,16 @@ def other_branch(node: fx.Node, candidate: Tensor, env: Mapping[fx.Node, Any]) -
 
 
 def near_a_branch(node: fx.Node, env: Mapping[fx.Node, Any], bounds: Mapping[str, Mapping[str, Any]]) -> Tensor | None:
-    """Where a comparison may come out otherwise for a difference that its sides may have: inside tolerance, or as far
-    as they drifted; None of any other node. env: eager's values; bounds: {node: metrics of its verdict as it
-    drifted}."""
-    if node.target not in COMPARING:
+    """Where a comparison, or a rectifier, may come out otherwise for a difference that what it reads may have: inside
+    tolerance, or as far as that drifted; None of any other node, and where that is not known. env: eager's values;
+    bounds: {node: metrics of its verdict as it drifted}."""
+    if node.target not in COMPARING | RECTIFYING:
         return None
     sides = [side for side in node.args[:2] if isinstance(side, fx.Node)]
     known = {side: bounds.get(computed(side).name) for side in sides}
     try:
-        apart = _apart(node, env[node], env[node], env)
-    except (RuntimeError, TypeError, IndexError):  # of no numbers
+        apart = env[sides[0]].double() if node.target in RECTIFYING else _apart(node, env[node], env[node], env)
+    except (RuntimeError, TypeError, IndexError, KeyError):  # of no numbers
         return None
     if apart is None or not all(known.values()):
         return None
@@ -63,6 +64,14 @@ def near_a_branch(node: fx.Node, env: Mapping[fx.Node, Any], bounds: Mapping[str
         inside = tolerance["atol"] + tolerance["rtol"] * value + tolerance["scale"] * float(metrics["max_reference"])
         allowed = allowed + inside.clamp(min=float(metrics["max_abs"]))
     return apart.abs() <= allowed
+
+
+def rectifier(node: fx.Node) -> fx.Node | None:
+    """The rectifier of which a node asks where it is zero, as its backward does."""
+    if node.target is not aten.le.Scalar or node.args[1] != 0:
+        return None
+    of = computed(node.args[0]) if isinstance(node.args[0], fx.Node) else None
+    return of if of is not None and of.target in RECTIFYING else None
 
 
 def computed(node: fx.Node) -> fx.Node:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from rust_ort.torch_private import is_restart, suppresses_errors
 
-SUPPRESSED = "torch._dynamo.config.suppress_errors has torch run it in eager"
+SUPPRESSED = "under torch._dynamo.config.suppress_errors torch runs it in eager, but for fullgraph=True"
 
 _listening = threading.local()
 

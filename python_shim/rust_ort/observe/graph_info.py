@@ -85,7 +85,8 @@ class GraphInfo:
     `breaks`: {reason: count} of the graph breaks that `rust_ort.explain` met when this was the first graph compiled.
     `work`, `eager_work`: of all its compute nodes and of those in eager, an estimate: see observe/work.py.
     `right`: {part: calls in which every node of it alone was looked at and is as right as eager's}.
-    Of calls that `called` watches, under compare="nodes": `turned`: values of which rounding turned branches;
+    Of calls that `called` watches, under compare="nodes": `turned`: values of which rounding turned branches, and
+    `branches`: nodes that took another one;
     `results`: outputs that are as right as eager's of the graph's own inputs; `unwritten`: outputs that are memory
     nobody wrote into, each with a copy. `division`: what rules of the option runtimes made of its nodes. `placement`:
     which execution providers have them.
@@ -115,6 +116,7 @@ class GraphInfo:
     placement: Placement = field(default_factory=Placement)
     right: dict[int, int] = field(default_factory=dict)
     turned: list[Turned] = field(default_factory=list, repr=False)
+    branches: set[str] = field(default_factory=set, repr=False)
     results: list[torch.Tensor] = field(default_factory=list, repr=False)
     unwritten: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list, repr=False)
     code: Callable[[], object] = field(default=_gone, repr=False)
@@ -122,7 +124,15 @@ class GraphInfo:
 
     def __getstate__(self) -> dict[str, object]:
         """A copy or another process has no code, and options hold functions that may not travel."""
-        return {**self.__dict__, "code": _gone, "options": None, "turned": [], "results": [], "unwritten": []}
+        return {
+            **self.__dict__,
+            "code": _gone,
+            "options": None,
+            "turned": [],
+            "branches": set(),
+            "results": [],
+            "unwritten": [],
+        }
 
     @property
     def eager_nodes(self) -> int:
@@ -175,10 +185,17 @@ class GraphInfo:
         """Every node of every part alone was looked at in each call, and is as right as eager's."""
         return not self.fallen_back and all(self.right.get(part, 0) == self.calls for part in range(len(self.parts)))
 
-    def add_turned(self, values: Sequence[Turned]) -> None:
+    def add_turned(self, values: Sequence[Turned], branches: Iterable[str]) -> None:
+        """branches: nodes that took another branch than eager's, as they ran observed."""
         for info in self._with_run():
             if info is not self:
                 info.turned.extend(values)
+                info.branches.update(branches)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether every branch that it took otherwise than eager is one that eager can take as well."""
+        return self.branches <= {value.node for value in self.turned}
 
     def add_results(self, results: Sequence[torch.Tensor]) -> None:
         for info in self._with_run():

@@ -28,11 +28,12 @@ from rust_ort.export.provenance import computed_by, module_path, operator_name, 
 from rust_ort.export.unwritten import UNWRITTEN, is_unwritten
 from rust_ort.link.specs import BY_DTYPE, Verdict, not_compared
 from rust_ort.memory import device
-from rust_ort.observe.branches import branch_behind, near_a_branch, other_branch
+from rust_ort.observe.branches import branch_behind, near_a_branch, other_branch, rectifier
 from rust_ort.observe.choices import WHY_OPEN, Open, why_open
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.opinion import Opinions
 from rust_ort.observe.reference import as_traced, generators, set_generators
+from rust_ort.observe.report import noise_text
 from rust_ort.observe.terms import Terms
 from rust_ort.observe.turned import turned
 from rust_ort.observe.verdicts import fits, policy
@@ -276,7 +277,9 @@ class PartNodes:
         self.info.add_right(self.planned.graph.index, right=self.is_right)
         outputs = pytree.tree_leaves(self.planned.graph.module.graph.output_node().args[0])
         if self.info.direction != "backward":
-            self.info.add_turned(turned(outputs, self.info.operators, self.references, plain))
+            self.info.add_turned(
+                turned(outputs, self.info.operators, self.references, plain, self._near), self._branches
+            )
         accused = any(node.is_wrong or node.is_failed for node in self.verdicts)
         if accused or self.options.compare_only or self.options.tolerance is not None:
             return {}
@@ -389,6 +392,7 @@ class PartNodes:
         wrong = any(node.is_wrong for node in self.verdicts)
         for (node, value), (local, cumulative, births) in zip(judged, verdicts, strict=True):
             choice: Open = ""
+            doubted = local.kind == "mismatch"
             # Where float64 is NaN too, NaN is no rounding: whoever asked for it has it differ.
             tolerance = self.options.tolerance
             nan = tolerance is not None and not tolerance.equal_nan and bool((local.metrics or {}).get("both_nan"))
@@ -406,19 +410,26 @@ class PartNodes:
                 added = terms.of(node)
                 local, cumulative = (local, cumulative) if added is None else self.of.settle_drift(value, added)
             branch = f"{node.name}: {WHY_OPEN[choice]}" if choice else ""
-            if isinstance(value, NodeValue) and local.is_pass and cumulative.kind == "mismatch":
-                branch = branch or other_branch(node, value.candidate, env)
+            if isinstance(value, NodeValue) and local.is_pass:
+                self._near[node.name] = near = self._near_a_branch(node, env)
+                if cumulative.kind == "mismatch" and _is_near(near, value):
+                    branch = branch or other_branch(node, value.candidate, env)
+                if doubted and local.noise is not None and local.noise["kind"] == "reference_worse":
+                    branch = branch or f"{node.name}: eager's kernel is wrong, {noise_text(local)}"
             if branch:
                 self._branches[node.name] = branch
             self._keep(node, local, cumulative, births, getattr(value, "no_float64", ""), choice)
-            if node.name in self._outputs and local.is_pass:
-                self._near[node.name] = near_a_branch(node, env, self._bounds)
         for node, value in batch:
             if isinstance(value, NodeValue):
                 self._known[node.name] = _Known(reference=value.reference, candidate=value.candidate)
                 if node.name in self._outputs:
                     self._instrumented[node.name] = value.candidate
         self._forget(batch[-1][0], env)
+
+    def _near_a_branch(self, node: fx.Node, env: Mapping[fx.Node, Any]) -> torch.Tensor | None:
+        """As `near_a_branch`; of what asks where a rectifier is zero, what holds of the rectifier."""
+        of = rectifier(node)
+        return near_a_branch(node, env, self._bounds) if of is None else self._near.get(of.name)
 
     def _settled(
         self,
@@ -487,6 +498,14 @@ class PartNodes:
 def branches_before(call: fx.Node, branches: Mapping[str, str]) -> list[str]:
     """For each argument of a part's call the other branch that it comes of, or ""."""
     return [branch_behind(arg, branches) if isinstance(arg, fx.Node) else "" for arg in call.args]
+
+
+def _is_near(near: torch.Tensor | None, value: NodeValue) -> bool:
+    """Whether each element that is not eager's may come out otherwise, as far as that is known."""
+    if near is None or value.candidate is None or value.candidate.shape != value.reference.shape:
+        return True
+    other = value.candidate != value.reference
+    return value.reference.dtype is not torch.bool or bool(near.expand(other.shape)[other].all())
 
 
 def _left_to_eager(node: EagerNode) -> NodeVerdict:

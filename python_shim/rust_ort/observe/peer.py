@@ -10,7 +10,12 @@ from rust_ort.observe.sides import Run, Runs, paired
 from rust_ort.observe.verdicts import Pair
 from rust_ort.torch_private import compiled_apart
 
+VARIES = "eager itself gives another value, outside tolerance, when it runs once more"
+
 log = logging.getLogger("rust_ort")
+
+Compared = Callable[[list[Pair]], Iterable[Verdict]]
+"""Verdicts on pairs of (reference, candidate)."""
 
 PEER = "aot_eager"
 TORCHS_OWN = (
@@ -20,16 +25,21 @@ TORCHS_OWN = (
 
 
 def torchs_own(
-    names: Iterable[str], candidate: Run, runs: Runs, compared: Callable[[list[Pair]], Iterable[Verdict]]
-) -> frozenset[str]:
-    """Those of `names` that aot_eager gives as the candidate does; none where the model does not run with aot_eager.
-    compared: verdicts on pairs of (aot_eager, candidate)."""
+    names: Iterable[str], reference: Run, candidate: Run, runs: Runs, compared: Compared
+) -> frozenset[str]:  # fmt: skip
+    """Those of `names` that aot_eager gives as the candidate does and not as eager does; none where the model does not
+    run with aot_eager."""
     try:
         peer = runs.other(PEER, compiled_apart(runs.model, backend=PEER, region=None)[0])
-    except Exception as error:  # whatever a model raises that keeps count of its calls; the verdicts stand
+    except Exception as error:
         log.info("the model does not run with %s, so that it is not known what torch.compile changes: %s", PEER, error)
         return frozenset()
-    entries = {name: paired(name, peer, candidate) for name in names}
+    return alike(names, peer, candidate, compared) - alike(names, reference, peer, compared)
+
+
+def alike(names: Iterable[str], reference: Run, candidate: Run, compared: Compared) -> frozenset[str]:
+    """Those of `names` of which both runs have the same, or what is inside tolerance."""
+    entries = {name: paired(name, reference, candidate) for name in names}
     same = {name for name, entry in entries.items() if entry is None}
     measured = compared([entry for entry in entries.values() if isinstance(entry, tuple)])
     return frozenset(same | {verdict.name for verdict in measured if verdict.is_pass})

@@ -1,11 +1,10 @@
 """Branches that rounding turned in what a forward saves for its backward: a rectifier on one side of zero in eager and
-on the other in ONNX Runtime, a comparison, the element that a pool took. Gradients follow them, and no graph is wrong.
+on the other in ONNX Runtime, a comparison. Gradients follow them, and no graph is wrong.
 Eager runs once more with ONNX Runtime's branches: what then matches was turned by rounding alone.
 """
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,24 +14,21 @@ import torch
 from torch import Tensor, fx
 
 from rust_ort.export.provenance import operator_name
-from rust_ort.observe.branches import COMPARING, POOLING, computed
+from rust_ort.observe.branches import COMPARING, RECTIFYING, rectifier
 from rust_ort.torch_private import OpOverload, TorchDispatchMode
 
 aten = torch.ops.aten
-
-RECTIFYING = frozenset({aten.relu.default})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turned:
     """A value of a forward, elements of which took another branch. operator: without overload, such as "aten.relu";
     ordinal: of the node among those of the graph with this operator; places: of these elements in the value laid flat;
-    values: what ONNX Runtime has there; result: which result of the operator; None of the only one."""
+    values: what ONNX Runtime has there."""
 
     node: str
     operator: str
     ordinal: int
-    result: int | None
     shape: tuple[int, ...]
     places: Tensor
     values: Tensor
@@ -43,25 +39,27 @@ class Turned:
 
 
 def turned(
-    outputs: Iterable[fx.Node], operators: Mapping[str, str], reference: Mapping[str, Any], plain: Mapping[str, Tensor]
-) -> list[Turned]:
+    outputs: Iterable[fx.Node], operators: Mapping[str, str], reference: Mapping[str, Any],
+    plain: Mapping[str, Tensor], near: Mapping[str, Tensor | None],
+) -> list[Turned]:  # fmt: skip
     """Of a part's outputs. operators: {compute node of the graph: its operator}, in graph order; reference: eager's
-    values; plain: ONNX Runtime's."""
+    values; plain: ONNX Runtime's; near: {node: where what it reads may come out otherwise}. What is not near there was
+    turned by no rounding."""
     found = []
     for node in outputs:
-        source, result = node.args if node.target is operator.getitem else (node, None)
-        one, other = reference.get(node.name), plain.get(node.name)
-        if not isinstance(source, fx.Node) or not isinstance(one, Tensor) or other is None or one.shape != other.shape:
+        one, other, source = reference.get(node.name), plain.get(node.name), node
+        if not isinstance(one, Tensor) or other is None or one.shape != other.shape:
             continue
-        rectifier = _rectifier(source)
-        if source.target in RECTIFYING:
+        if node.target in RECTIFYING:
             differs = (one > 0) != (other > 0)
-        elif rectifier is not None:  # what the backward of a rectifier asks, saved in its place
-            differs, source = one != other, rectifier
-            other = torch.where(other, 0.0, torch.finfo(torch.float32).tiny)
-        elif source.target in COMPARING or (source.target in POOLING and result == 1):
+        elif node.target in COMPARING:
             differs = one != other
+            if (of := rectifier(node)) is not None:  # saved in the rectifier's place
+                source, other = of, torch.where(other, 0.0, torch.finfo(torch.float32).tiny)
         else:
+            continue
+        allowed = near.get(source.name)
+        if allowed is None or not bool(allowed.expand(differs.shape)[differs].all()):
             continue
         places = differs.flatten().nonzero().flatten()
         if not places.numel():
@@ -70,18 +68,10 @@ def turned(
         same = [name for name, known in operators.items() if _without_overload(known) == kind]
         if source.name in same:
             found.append(Turned(
-                node=node.name, operator=kind, ordinal=same.index(source.name), result=result,  # type: ignore[arg-type]
-                shape=tuple(one.shape), places=places.cpu(), values=other.flatten()[places].detach().cpu(),
+                node=node.name, operator=kind, ordinal=same.index(source.name), shape=tuple(one.shape),
+                places=places.cpu(), values=other.flatten()[places].detach().cpu(),
             ))  # fmt: skip
     return found
-
-
-def _rectifier(node: fx.Node) -> fx.Node | None:
-    """The rectifier of which a node asks where it is zero."""
-    if node.target is not aten.le.Scalar or node.args[1] != 0:
-        return None
-    of = computed(node.args[0]) if isinstance(node.args[0], fx.Node) else None
-    return of if of is not None and of.target in RECTIFYING else None
 
 
 def _without_overload(name: str) -> str:
@@ -115,7 +105,7 @@ class Following(TorchDispatchMode):
         kind = f"{func.namespace}.{func.overloadpacket.__name__.removesuffix('_')}"
         if kind in self._kinds:
             for value in self._wanted.pop((kind, self._seen[kind]), ()):
-                _turn(made if value.result is None else made[value.result], value)
+                _turn(made, value)
             self._seen[kind] += 1
         return made
 

@@ -9,6 +9,7 @@ import inspect
 import math
 import numbers
 import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -83,17 +84,35 @@ def checked_model(function: str, model: object, kwargs: Mapping[str, Any]) -> No
             said = f"{function} {name}=...: the model takes no argument of that name; {goes_into[name]}"
             raise OptionError(said)
         said = f"{function} {name}=...: the model's **kwargs takes it, and names no such argument; {goes_into[name]}"
-        warnings.warn(said, stacklevel=3)
+        warnings.warn(said, stacklevel=_levels_up())
 
 
 def _parameters(model: Callable[..., Any]) -> tuple[frozenset[str], bool]:
-    """(names of arguments that the model takes, whether it takes any other)."""
+    """(names of arguments that the model takes, whether it takes any other). Who hands on whatever it is given, as a
+    wrapper of another model, may take any name."""
+    called: Any = getattr(model, "_orig_mod", model)
+    while isinstance(called, functools.partial):
+        called = called.func
     try:
-        parameters = inspect.signature(model.forward if isinstance(model, nn.Module) else model).parameters
+        parameters = inspect.signature(called.forward if isinstance(called, nn.Module) else called).parameters
     except (TypeError, ValueError):
-        return frozenset(), True
-    named = frozenset(name for name, entry in parameters.items() if entry.kind is not entry.VAR_KEYWORD)
-    return named, len(named) < len(parameters)
+        return frozenset(entry.name for entry in dataclasses.fields(Options)), True
+    kinds = {entry.kind for entry in parameters.values()}
+    names = set(parameters)
+    if {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} <= kinds:
+        names |= {"args", "kwargs", *(entry.name for entry in dataclasses.fields(Options))}
+    named = frozenset(
+        name for name in names if name not in parameters or parameters[name].kind is not inspect.Parameter.VAR_KEYWORD
+    )
+    return named, inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def _levels_up() -> int:
+    """How many calls the user's code is above the one that warns."""
+    frame, levels = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("rust_ort"):
+        frame, levels = frame.f_back, levels + 1
+    return levels
 
 
 def checked_flag(function: str, name: str, value: object) -> bool:
