@@ -188,7 +188,7 @@ def test_the_default_loss_of_outputs_that_are_ties_is_a_tie_and_no_other_loss() 
         return made.sum() * calls[0]
 
     report = rust_ort.compare(weighed, X, weight, loss=counting)
-    assert kinds_of(report)["loss"] == "mismatch" and not report.ok, report
+    assert kinds_of(report)["loss"] == "not_compared", report  # eager itself gives another each time
 
 
 def kinds_of(report: rust_ort.Report) -> dict[str, str]:
@@ -632,7 +632,7 @@ def test_what_follows_from_a_part_that_is_wrong_is_no_noise(monkeypatch: pytest.
 
     def two_parts(x: Tensor) -> Tensor:
         y = torch.tanh(x)
-        return torch.sin((torch.lgamma(y) * 0 + y + 1e5) - 1e5)
+        return torch.sin((torch.polygamma(2, y) * 0 + y + 1e5) - 1e5)
 
     x = torch.rand(4, 64, generator=torch.Generator().manual_seed(0)) + 50
     report = rust_ort.compare(two_parts, x, backward=False, options={"compare": "nodes"})
@@ -647,7 +647,7 @@ def test_each_part_that_asks_has_the_float64_of_its_values() -> None:
 
     def two_parts(x: Tensor) -> tuple[Tensor, Tensor]:
         y = ill(x @ WEIGHT)
-        return y, ill(torch.lgamma(y.abs() + 1.0) * 1e-3 + y)
+        return y, ill(torch.polygamma(2, y.abs() + 1.0) * 1e-3 + y)
 
     compiled = torch.compile(two_parts, backend="rust_ort", options={"compare": "outputs"})
     compiled(X)
