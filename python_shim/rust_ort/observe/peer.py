@@ -38,8 +38,9 @@ def torchs_own(
 
 
 def alike(names: Iterable[str], reference: Run, candidate: Run, compared: Compared) -> frozenset[str]:
-    """Those of `names` of which both runs have the same, or what is inside tolerance."""
+    """Those of `names` of which both runs have the same, nothing to compare, or what is inside tolerance."""
     entries = {name: paired(name, reference, candidate) for name in names}
     same = {name for name, entry in entries.items() if entry is None}
+    same |= {name for name, entry in entries.items() if isinstance(entry, Verdict) and entry.kind == "not_compared"}
     measured = compared([entry for entry in entries.values() if isinstance(entry, tuple)])
     return frozenset(same | {verdict.name for verdict in measured if verdict.is_pass})
