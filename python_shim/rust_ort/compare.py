@@ -276,8 +276,7 @@ class _Judge:
     def explained(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """{name: the verdict with its reason}, of what differs from eager because torch.compile itself does, and of
         mismatches that may be noise for all that is known."""
-        own = self._torchs_own(verdicts)
-        return self._undetermined({**verdicts, **own}) | own
+        return self._undetermined(verdicts) | self._torchs_own(verdicts)
 
     def _undetermined(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         why = f"{UNDETERMINED}: {self._stopped[0]}" if self._stopped else ""

@@ -502,10 +502,12 @@ def branches_before(call: fx.Node, branches: Mapping[str, str]) -> list[str]:
 
 def _is_near(near: torch.Tensor | None, value: NodeValue) -> bool:
     """Whether each element that is not eager's may come out otherwise, as far as that is known."""
-    if near is None or value.candidate is None or value.candidate.shape != value.reference.shape:
+    if near is None or value.reference.dtype is not torch.bool:
+        return True
+    if value.candidate is None or value.candidate.shape != value.reference.shape:
         return True
     other = value.candidate != value.reference
-    return value.reference.dtype is not torch.bool or bool(near.expand(other.shape)[other].all())
+    return bool(near.expand(other.shape)[other].all())
 
 
 def _left_to_eager(node: EagerNode) -> NodeVerdict:
