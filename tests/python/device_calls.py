@@ -177,6 +177,16 @@ def synchronize(ordinal: int = 0) -> None:
     checked(cuda.cuStreamSynchronize(ctypes.c_void_p(device.stream(ordinal))))
 
 
+def stop(pid: int) -> None:
+    """Stops a process and waits until each thread stands: one thread takes the signal, when its turn comes, and the
+    others go on until then."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 60
+    while any(one.read_text().rpartition(")")[2].split()[0] != "T" for one in Path(f"/proc/{pid}/task").glob("*/stat")):
+        assert time.monotonic() < deadline, f"{pid} does not stop"
+        time.sleep(0.001)
+
+
 def answered() -> None:
     """Waits until the executor has put what was handed over on its stream."""
     queue = client().leased().order.queues[0]
@@ -1184,7 +1194,7 @@ def killed_with_work_on_its_stream() -> None:
     killed = executor_pid()
     if not BY_EVENTS:
         answered()
-        os.kill(killed, signal.SIGSTOP)
+        stop(killed)
         late.append(part(inputs))
     assert cuda.cuStreamQuery(stream) == 600, "its copy is still to come"
     os.kill(killed, 9)
@@ -1210,7 +1220,7 @@ def handed_over_before_it_is_read() -> None:
     stream = ctypes.c_void_p(new_stream())
     check(part, [x, w, scale])  # is waited for
     pid = executor_pid()
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     start = time.monotonic()
     y, z = part([x, w, scale])
     assert time.monotonic() - start < 1 and cuda.cuStreamQuery(stream) == 600
@@ -1341,7 +1351,7 @@ def forked_with_a_call_handed_over() -> None:
     new_stream()
     check(part, inputs)
     pid = executor_pid()
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     y, _ = part(inputs)
     child = os.fork()
     if not child:
@@ -1655,7 +1665,7 @@ def device_memory_in_status() -> None:
     text = subprocess.run([os.environ["RUST_ORT_BINARY"], "status"], capture_output=True, text=True, check=True).stdout
     assert "executors; 6.0 MiB of devices" in text, text
     # One that does not answer is shown as it said last.
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     (FOLDER / f"used.{pid}.0").write_text(f"{7 << 20}\n")
     assert held() == {cpu_pid: 0, pid: 6 << 20}
     os.kill(pid, signal.SIGCONT)
