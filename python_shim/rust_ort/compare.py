@@ -276,7 +276,26 @@ class _Judge:
     def explained(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """{name: the verdict with its reason}, of what differs from eager because torch.compile itself does, and of
         mismatches that may be noise for all that is known."""
-        return self._undetermined(verdicts) | self._torchs_own(verdicts)
+        undetermined = self._undetermined(verdicts)
+        wrong = {
+            name: verdict
+            for name, verdict in (self._known | dict(verdicts)).items()
+            if verdict.kind in ("mismatch", "failed")
+        }
+        if not wrong or _has_wrong_node(self._sides.graphs):
+            return undetermined
+        try:
+            varying = self._varying(wrong)
+            own = self._torchs_own({name: verdict for name, verdict in wrong.items() if name not in varying})
+        except Exception as error:  # whatever a model raises that keeps count of its calls; the verdicts stand
+            log.info("the model does not run once more, so that it is not known what differs by itself: %s", error)
+            return undetermined
+        return undetermined | varying | own
+
+    @property
+    def _known(self) -> dict[str, Verdict]:
+        """{name: the verdict}, of what was known without a comparison."""
+        return {entry.name: entry for entry in self._entries if isinstance(entry, Verdict)}
 
     def _undetermined(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         why = f"{UNDETERMINED}: {self._stopped[0]}" if self._stopped else ""
@@ -286,25 +305,25 @@ class _Judge:
             if why and verdict.kind == "mismatch" and self._float64.get(name) is None
         }
 
-    def _torchs_own(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
-        """{name: the verdict}, of what eager itself gives otherwise when it runs once more, by more than tolerance, and
-        of what differs from eager in torch's aot_eager, too."""
-        known = {entry.name: entry for entry in self._entries if isinstance(entry, Verdict)} | dict(verdicts)
-        wrong = {name: verdict for name, verdict in known.items() if verdict.kind in ("mismatch", "failed")}
-        if not wrong or _has_wrong_node(self._sides.graphs):
+    def _varying(self, wrong: Mapping[str, Verdict]) -> dict[str, Verdict]:
+        """{name: not compared}, of what eager itself gives otherwise when it runs once more, by more than tolerance."""
+        with self._call.runs() as runs:
+            steady = alike(wrong, self._sides.reference, runs.eager(), self._against)
+        return {name: not_compared(name, VARIES) for name in wrong if name not in steady}
+
+    def _torchs_own(self, wrong: Mapping[str, Verdict]) -> dict[str, Verdict]:
+        """{name: the verdict, marked}, of what differs from eager in torch's aot_eager, too."""
+        if not wrong:
             return {}
-        reference, candidate = self._sides.reference, self._sides.candidate
-        try:
-            with self._call.runs() as runs:
-                varying = wrong.keys() - alike(wrong, reference, runs.eager(), self._against)
-                left = wrong.keys() - varying
-                own = torchs_own(left, reference, candidate, runs, self._against) if left else frozenset()
-        except Exception as error:  # whatever a model raises that keeps count of its calls; the verdicts stand
-            log.info("the model does not run once more, so that it is not known what differs by itself: %s", error)
-            return {}
-        told = {name: "; ".join(filter(None, (wrong[name].reason, TORCHS_OWN))) for name in own}
-        found = {name: dataclasses.replace(wrong[name], reason=why, noise=None) for name, why in told.items()}
-        return found | {name: not_compared(name, VARIES) for name in varying}
+        with self._call.runs() as runs:
+            own = torchs_own(wrong, self._sides.reference, self._sides.candidate, runs, self._against)
+        return {
+            name: dataclasses.replace(
+                wrong[name], reason="; ".join(filter(None, (wrong[name].reason, TORCHS_OWN))), noise=None,
+                is_torchs_own=True,
+            )
+            for name in own
+        }  # fmt: skip
 
     def in_order(self, verdicts: Mapping[str, Verdict]) -> list[Verdict]:
         """These and what is known without a comparison, as the sides gave the values."""

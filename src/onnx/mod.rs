@@ -50,4 +50,4 @@ pub use rewrite::{
 pub use save::{encoded, save};
 pub use select::{Described, Descriptions, descriptions, fitting_values, matches, node_owners, select_nodes};
 pub use tensor::{NamedTensor, decode_tensor, load_tensor, tensor_file_len, tensor_header, tensor_proto};
-pub use terms::{adds_up, give_terms};
+pub use terms::{ADDING, adds_up, give_terms};

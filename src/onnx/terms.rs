@@ -11,7 +11,7 @@ use crate::tensor::DType;
 /// Operators that add up what they are given, or products of it, and others that only move it: of absolute values they give
 /// what each element adds up. What the comparison of nodes knows of FX's is in python_shim/rust_ort/observe/sums.py; where
 /// both know, tests/python/test_settling.py has them agree.
-const ADDING: [&str; 14] = [
+pub const ADDING: [&str; 14] = [
     "Add",
     "Concat",
     "Conv",

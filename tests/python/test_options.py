@@ -1,6 +1,4 @@
 import dataclasses
-import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +6,6 @@ import torch
 from rust_ort.errors import ClientError, NotAvailableYet, OptionError
 from rust_ort.link import pool
 from rust_ort.options import Options, Tolerance
-from rust_ort.options.table import PASSES
 
 
 @pytest.fixture(autouse=True)
@@ -30,14 +27,6 @@ def test_rules_have_one_order_however_they_are_given() -> None:
     one, other = (Options.parse({"runtimes": dict(given)}) for given in (rules.items(), reversed(rules.items())))
     assert list(one.runtimes) == list(other.runtimes) == ["ort", "torch-f64", "torch"]
     assert one == other
-
-
-def test_the_passes_are_those_of_the_program() -> None:
-    source = (Path(__file__).parents[2] / "src/onnx/rewrite/mod.rs").read_text()
-    *rewrites, last = PASSES
-    assert re.findall(r'^    Pass::of\("([a-z-]+)", .*\),$', source, re.MULTILINE) == rewrites
-    kernels = (Path(__file__).parents[2] / "src/onnx/precision/kernels/mod.rs").read_text()
-    assert re.findall(r'MISSING_KERNELS: &str = "([a-z-]+)"', kernels) == [last]
 
 
 def test_an_unknown_name_is_an_error_naming_the_nearest() -> None:

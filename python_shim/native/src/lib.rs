@@ -5,11 +5,11 @@ mod blocks;
 mod device;
 mod dlpack;
 mod lanes;
-mod limits;
 mod order;
 mod plan;
 mod process;
 mod segment;
+mod tables;
 
 use pyo3::prelude::*;
 
@@ -40,25 +40,28 @@ mod _native {
     const LARGE_BLOCK_BYTES: usize = blocks::LARGE_BLOCK_BYTES;
 
     #[pymodule_export]
-    use limits::is_folder_name;
+    use tables::{adding_operators, dtypes, is_folder_name, passes, verdict_kinds, wrong_optimizers};
 
     #[pymodule_export]
-    const ANSWERED_STEPS: usize = limits::ANSWERED_STEPS;
+    const ANSWERED_STEPS: usize = tables::ANSWERED_STEPS;
 
     #[pymodule_export]
-    const LANES: u32 = limits::LANES;
+    const LANES: u32 = tables::LANES;
 
     #[pymodule_export]
-    const NAME_BYTES: usize = limits::NAME_BYTES;
+    const NAME_BYTES: usize = tables::NAME_BYTES;
 
     #[pymodule_export]
-    const NOISE_FACTOR: f64 = limits::NOISE_FACTOR;
+    const NOISE_FACTOR: f64 = tables::NOISE_FACTOR;
 
     #[pymodule_export]
-    const PATTERNS: usize = limits::PATTERNS;
+    const ROUNDINGS: f64 = tables::ROUNDINGS;
 
     #[pymodule_export]
-    const THREADS: u32 = limits::THREADS;
+    const PATTERNS: usize = tables::PATTERNS;
+
+    #[pymodule_export]
+    const THREADS: u32 = tables::THREADS;
 
     /// Of the program that was built with this module.
     #[pymodule_export]

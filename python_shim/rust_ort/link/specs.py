@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rust_ort._native import NOISE_FACTOR
+from rust_ort._native import NOISE_FACTOR, verdict_kinds
 from rust_ort.errors import ClientError
 from rust_ort.link import wire
 from rust_ort.memory.layout import ONNX_CODE
@@ -105,7 +105,8 @@ def providers(
 class Verdict:
     """What a comparison found. kind: "match", "noise", "tie", "open_order", "mismatch", "not_compared" or "failed".
     noise: how far both are from float64, where that is known; its kind is "noise", "candidate_worse",
-    "reference_worse" or "ill_conditioned"."""
+    "reference_worse" or "ill_conditioned".
+    is_torchs_own: torch.compile itself differs from eager here, as its backend aot_eager shows."""
 
     name: str
     kind: str
@@ -115,6 +116,7 @@ class Verdict:
     max_rel_to_max: float
     outside: int
     noise: dict[str, Any] | None = None
+    is_torchs_own: bool = False
 
     @property
     def is_pass(self) -> bool:
@@ -133,7 +135,8 @@ class Verdict:
         return self.is_pass or self.kind == "mismatch"
 
 
-PASSES = ("match", "noise", "tie", "open_order")
+KINDS = tuple(kind for kind, _ in verdict_kinds())
+PASSES = tuple(kind for kind, is_pass in verdict_kinds() if is_pass)
 
 
 def not_compared(name: str, reason: str) -> Verdict:

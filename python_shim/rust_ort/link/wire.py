@@ -42,6 +42,18 @@ def _load() -> tuple[dict[str, Any], Any]:
 
 _classes, _pool = _load()
 
+
+def _names(enum: str, prefix: str) -> dict[int, str]:
+    """{number: name without the prefix} of an enum."""
+    values = _pool.FindEnumTypeByName(f"rust_ort.{enum}").values
+    return {value.number: value.name.removeprefix(prefix) for value in values}
+
+
+def _numbers(enum: str, prefix: str) -> dict[str, int]:
+    """{name in lower case without the prefix: number} of an enum."""
+    return {name.lower(): number for number, name in _names(enum, prefix).items()}
+
+
 Request: Any = _classes["Request"]
 Reply: Any = _classes["Reply"]
 Notice: Any = _classes["Notice"]
@@ -49,22 +61,17 @@ TensorRef: Any = _classes["TensorRef"]
 TensorPair: Any = _classes["TensorPair"]
 ExportPlan: Any = _classes["ExportPlan"]
 
-_codes: dict[int, str] = {
-    value.number: value.name.removeprefix("ERROR_CODE_")
-    for value in _pool.FindEnumTypeByName("rust_ort.ErrorCode").values
-}
 _TYPES: dict[str, type[RustOrtError]] = {
     "EXECUTOR_LOST": ExecutorLost,
     "BAD_INDEX": BadIndex,
     "BAD_OPERAND": BadOperand,
     "OUT_OF_MEMORY": OutOfMemory,
 }
-_kinds = {"CLIENT": 1, "FAULT": 2}
-VERDICT_KINDS = {
-    1: "match", 2: "mismatch", 3: "not_compared", 4: "failed", 5: "noise", 6: "tie", 7: "open_order",
-}  # fmt: skip
-DIRECTIONS = {"forward": 1, "backward": 2, "inference": 3}
-DUMP_CALLS = {"none": 1, "first": 2, "all": 3}
+_CODES = _names("ErrorCode", "ERROR_CODE_")
+_CLIENT = _numbers("ErrorKind", "ERROR_KIND_")["client"]
+VERDICT_KINDS = {number: name for name, number in _numbers("VerdictKind", "VERDICT_KIND_").items() if number}
+DIRECTIONS = _numbers("Direction", "DIRECTION_")
+DUMP_CALLS = _numbers("DumpCalls", "DUMP_CALLS_")
 
 
 def encode_frame(kind: int, body: bytes) -> bytes:
@@ -112,10 +119,10 @@ def make_error(
     *, kind: int, code: int, message: str, graph: str = "", node: str = "", dump: str = "", log: str = ""
 ) -> RustOrtError:
     """The exception for an error's fields."""
-    name = _codes.get(code, str(code))
+    name = _CODES.get(code, str(code))
     wanted: type[RustOrtError] = DaemonFault
     if name in _TYPES:
         wanted = _TYPES[name]
-    elif kind == _kinds["CLIENT"]:
+    elif kind == _CLIENT:
         wanted = ClientError
     return wanted(message, code=name, graph=graph, node=node, dump=dump, log=log)

@@ -6,31 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from rust_ort._native import block_bytes
+from rust_ort._native import block_bytes, dtypes
 from rust_ort.errors import ClientError
 
-# torch dtype -> ONNX TensorProto.DataType. uint16 to uint64 and float8 exist in every torch this runs with.
-ONNX_CODE: dict[torch.dtype, int] = {
-    torch.float32: 1,
-    torch.uint8: 2,
-    torch.int8: 3,
-    torch.uint16: 4,
-    torch.int16: 5,
-    torch.int32: 6,
-    torch.int64: 7,
-    torch.bool: 9,
-    torch.float16: 10,
-    torch.float64: 11,
-    torch.uint32: 12,
-    torch.uint64: 13,
-    torch.complex64: 14,
-    torch.complex128: 15,
-    torch.bfloat16: 16,
-    torch.float8_e4m3fn: 17,
-    torch.float8_e4m3fnuz: 18,
-    torch.float8_e5m2: 19,
-    torch.float8_e5m2fnuz: 20,
-}
+ONNX_CODE: dict[torch.dtype, int] = {getattr(torch, name): code for name, code in dtypes()}
+"""{dtype: ONNX TensorProto.DataType}. Every torch that this runs with has them all."""
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:

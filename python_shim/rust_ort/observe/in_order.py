@@ -15,6 +15,8 @@ import numpy
 import torch
 from torch import Tensor
 
+from rust_ort._native import ROUNDINGS
+
 log = logging.getLogger("rust_ort")
 aten = torch.ops.aten
 
@@ -26,9 +28,6 @@ SUMMED: dict[Any, int] = {
     aten.embedding_dense_backward.default: 0,
 }  # fmt: skip
 """{operator that is linear in an argument, each element of which is in one term of a result: the argument's place}."""
-
-GRANTED = 16.0
-"""Roundings of Σ|terms| that explain a sum without more: `Noise::ROUNDINGS` (src/compare/noise/errors.rs)."""
 
 OTHER_ORDERS = 2.0
 """Times what a sum in order loses, another order may lose."""
@@ -43,7 +42,7 @@ def furthest(reference: Tensor, candidate: Tensor, exact: Tensor, terms: Tensor)
     """Places, in the flat tensors, of elements whose rounding Σ|terms| does not explain, and eager's error does not
     either: the worst, few. None: there are none, or a value is not finite."""
     epsilon = torch.finfo(torch.float32).eps
-    allowed = GRANTED * epsilon * terms + torch.finfo(reference.dtype).eps * exact.abs()
+    allowed = ROUNDINGS * epsilon * terms + torch.finfo(reference.dtype).eps * exact.abs()
     allowed = allowed.flatten() + torch.finfo(torch.float32).tiny
     off = (candidate.double() - exact).abs().flatten() / allowed
     by_eager = float(((reference.double() - exact).abs().flatten() / allowed).max())
@@ -66,7 +65,7 @@ def lost(terms: Tensor, total: float) -> float:
 
 def granted(most: float) -> float:
     """Times Σ|terms| that explains what a sum is off by that loses so many roundings in order."""
-    return max(1.0, OTHER_ORDERS * most / GRANTED)
+    return max(1.0, OTHER_ORDERS * most / ROUNDINGS)
 
 
 def terms_of(

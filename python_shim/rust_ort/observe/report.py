@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rust_ort.errors import ClientError, NumericMismatch
-from rust_ort.link.specs import Verdict
+from rust_ort.link.specs import KINDS, Verdict
 from rust_ort.observe import placement, work
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.peer import TORCHS_OWN
@@ -37,7 +37,6 @@ SHOWN_NODES = 20
 ALL_SHOWN = 20
 """Up to so many values a report shows all; of more what is not a match, and counts."""
 _FLOATS = ("F16", "BF16", "F32", "F64")
-_KINDS = ("match", "noise", "tie", "open_order", "mismatch", "not_compared", "failed")
 
 
 @dataclass(kw_only=True)
@@ -107,7 +106,7 @@ class Report:
     @property
     def is_torchs_own(self) -> bool:
         """Whether values differ from eager, and every one of them because torch.compile itself changes it."""
-        return bool(self._wrong) and all(map(_is_torchs_own, self._wrong))
+        return bool(self._wrong) and all(verdict.is_torchs_own for verdict in self._wrong)
 
     @property
     def _failed(self) -> list[tuple[str, NodeVerdict]]:
@@ -216,7 +215,7 @@ class Report:
                 numbers = f"{numbers:<31}  {verdict.reason}"
             if verdict.noise is not None:
                 numbers = f"{numbers:<31}  {noise_text(verdict)}"
-            if verdict.is_measured and _is_torchs_own(verdict):
+            if verdict.is_measured and verdict.is_torchs_own:
                 numbers = f"{numbers:<31}  torch.compile's own, see below"
             lines.append(f"{verdict.name:<{width}}  {verdict.kind:<12}  {numbers}")
         lines += self._hidden(shown)
@@ -291,7 +290,7 @@ class Report:
         if measured and self.first_worse_node is not None:
             graph, node = self.first_worse_node
             lines.append(f"first node worse than eager: {graph}: {node.name} ({node.op}): {noise_text(node.local)}")
-        if own := sum(map(_is_torchs_own, self._wrong)):
+        if own := sum(verdict.is_torchs_own for verdict in self._wrong):
             lines.append(f"{own} of {len(self._wrong)} wrong values: {TORCHS_OWN}")
         if self._failed:
             lines.append(
@@ -325,10 +324,6 @@ def html_lines(lines: Iterable[str]) -> str:
     return "<p>" + "<br>".join(html.escape(line) for line in lines) + "</p>"
 
 
-def _is_torchs_own(verdict: Verdict) -> bool:
-    return verdict.reason.endswith(TORCHS_OWN)
-
-
 def _badness(verdict: Verdict) -> float:
     """What cannot be compared at all is worst, then what differs most of its size."""
     if verdict.kind == "failed" or math.isnan(verdict.max_rel_to_max):
@@ -342,9 +337,7 @@ def _kinds(verdicts: Iterable[Verdict]) -> Counter[str]:
 
 def _listed(counts: Mapping[str, int]) -> str:
     """Of `_kinds`, such as "8 match, 1 open order"; "" of none."""
-    return ", ".join(
-        f"{counts[kind]} {kind}".replace("open_order", "open order") for kind in _KINDS if counts.get(kind)
-    )
+    return ", ".join(f"{counts[kind]} {kind}".replace("open_order", "open order") for kind in KINDS if counts.get(kind))
 
 
 def _sentence(verdict: Verdict) -> str:

@@ -14,8 +14,9 @@ import torch
 from onnx import numpy_helper
 from torch import Tensor
 
+from rust_ort._native import wrong_optimizers
 from rust_ort.call.client import Client
-from rust_ort.link.specs import Policy, Verdict
+from rust_ort.link.specs import KINDS, Policy, Verdict
 from rust_ort.observe.values import named_tensors
 from rust_ort.observe.verdicts import Pair
 from rust_ort.options import Options
@@ -23,15 +24,10 @@ from rust_ort.options import Options
 Model: TypeAlias = onnx.ModelProto | str | os.PathLike[str]
 Shape = tuple[int | str, ...]
 
-WRONG_OPTIMIZERS = [
-    "MatmulTransposeFusion", "NoopElimination", "MatMulScaleFusion", "DivMulFusion", "ConvMulFusion", "ConvAddFusion",
-]  # fmt: skip
-"""Give wrong values in onnxruntime 1.31.1 (docs/design/known-wrong-upstream.md); as `src/runtime/ort/options.rs`."""
+WRONG_OPTIMIZERS = wrong_optimizers()
+"""Give wrong values in onnxruntime 1.31.1 (docs/design/known-wrong-upstream.md)."""
 
-WORDS = {
-    "match": "Match", "noise": "Noise", "tie": "Tie", "open_order": "OpenOrder", "mismatch": "Mismatch",
-    "not_compared": "NotCompared", "failed": "Failed",
-}  # fmt: skip
+WORDS = {kind: kind.title().replace("_", "") for kind in KINDS}
 
 
 def inputs_from_onnx_model(model: Model, init: bool = False) -> list[tuple[str, str, int, Shape]]:

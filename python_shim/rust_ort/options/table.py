@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rust_ort._native import NOISE_FACTOR, THREADS
+from rust_ort._native import NOISE_FACTOR, THREADS, passes
 from rust_ort.errors import NotAvailableYet, OptionError
 from rust_ort.options import checks, environment
 from rust_ort.options.environment import ENV_PREFIX
@@ -16,12 +16,8 @@ from rust_ort.options.tolerance import Tolerance
 
 # torchlib's functions are written at the lowest; onnxruntime 1.31 implements up to the highest.
 LOWEST_OPSET, HIGHEST_OPSET = 18, 26
-# As src/onnx/rewrite/ has them, in the order in which they run.
-PASSES = (
-    "same-casts", "constant-shapes", "transpose-pairs", "output-copies", "output-reshapes", "half-products",
-    "wide-sums", "channel-convolutions", "cast-transposes", "product-orientation", "product-transposes",
-    "cast-reshapes", "regions", "leaf-order", "missing-kernels",
-)  # fmt: skip
+PASSES = tuple(passes())
+"""Over a model, in the order in which they run."""
 
 
 def _option(

@@ -24,6 +24,8 @@ mod runtime;
 mod session;
 
 pub use libraries::custom_op_library;
-pub use options::{ALLOWED_OPTIMIZERS, OPTIMIZERS, THREADS, ThreadPool, provider_options, runtime_config};
+pub use options::{
+    ALLOWED_OPTIMIZERS, OPTIMIZERS, THREADS, ThreadPool, WRONG_OPTIMIZERS, provider_options, runtime_config,
+};
 pub use region_probe::{ProbedRegion, probe_regions};
 pub use runtime::OrtRuntime;

@@ -19,7 +19,6 @@ from rust_ort.export.unwritten import UNWRITTEN
 from rust_ort.link.daemon import find_binary
 from rust_ort.link.program import environment
 from rust_ort.link.specs import PASSES
-from rust_ort.observe.peer import TORCHS_OWN
 from rust_ort.observe.sides import AS_GIVEN, BOTH_NONE, BY_CHANCE, ZEROS_FOR_NONE
 
 NO_KERNEL = "the runtime has no float64 kernel of"
@@ -120,7 +119,7 @@ def judge(seen: Examination, tool: str, report: rust_ort.Report) -> None:
     """A report accuses nobody, and what it leaves out it leaves out for a reason."""
     verdicts = [*report.verdicts, *report.missing]
     for verdict in verdicts:
-        if verdict.reason.endswith(TORCHS_OWN):  # no graph accuses itself of it, so what reads a dump says nothing
+        if verdict.is_torchs_own:  # no graph accuses itself of it, so what reads a dump says nothing
             continue
         if verdict.kind in RIGHT or verdict.kind == "mismatch":
             seen.heard(tool, verdict.name, verdict.kind)
