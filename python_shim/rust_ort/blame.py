@@ -101,18 +101,22 @@ def blame(
     options: Mapping[str, Any] | Options | None = None,
     **kwargs: Any,
 ) -> Blame:
-    """Compares `model(*args, **kwargs)` with eager node by node and says who makes outputs and gradients differ.
+    """Compares `model(*args, **kwargs)` with eager node by node and names the node that makes them differ.
 
-    model, backward, autocast, loss, options: as of `rust_ort.compare`. output: explain this output of a graph only;
-    gradient: the gradient of this parameter only. strategy: "linear", "bisect" or "delta", see `rust-ort blame --help`.
-    budget: seconds for each part; by default 50 times what eager took, at least 60. folder: keep the dump in it, for
-    `rust-ort blame` and other commands; by default it is temporary, of eager's value of every node. repro: folder to
-    write that shows the first one to blame with only onnx, numpy and onnxruntime.
+        print(rust_ort.blame(model, input_ids, labels=labels, gradient="lm_head.weight"))
+
+    model, args, kwargs, backward, autocast, loss, options: see `rust_ort.compare`.
+    output: explains this output of a graph alone. gradient: explains the gradient of this parameter alone.
+    strategy: "linear", "bisect" or "delta"; see `rust-ort blame --help`.
+    budget: seconds for each part; by default 50 times eager's time, at least 60.
+    folder: where the dump stays, for `rust-ort blame` and other commands; by default it is temporary. It has eager's
+    value of every node.
+    repro: a folder to write that shows the first culprit with onnx, numpy and onnxruntime alone.
 
     Returns a Blame: print it, or look at its `culprit`.
 
-    Errors: as of `rust_ort.compare`; OptionError where a dump is open, or asked for by the options; ClientError for an
-    output that is not there, or a folder that is not ours; DaemonFault when the program fails.
+    Errors: those of `rust_ort.compare`; OptionError where a dump is open, or asked for by the options; ClientError for
+    an output that does not exist, or a folder of somebody else's; DaemonFault when the program fails.
     """
     arguments.checked_model("blame", model, kwargs)
     if strategy is not None:

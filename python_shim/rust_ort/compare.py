@@ -49,40 +49,49 @@ def compare(
     options: Mapping[str, Any] | Options | None = None,
     **kwargs: Any,
 ) -> Report:
-    """Runs `model(*args, **kwargs)` in eager and through the backend from the same state and compares the two.
+    """Runs `model(*args, **kwargs)` in eager and through the backend, from the same state, and compares the two.
 
-    model: a module or a function of tensors, of any dtype and shape; what it returns may be nested.
-    backward: also the gradients of every parameter and of inputs that require them.
-    autocast: dtype of an autocast region around the forward, torch.bfloat16 or torch.float16 or its name.
-    loss: a scalar tensor from the outputs; None takes the output's `loss`, else the sum of every floating output's mean
-    with weights cos(i), over both parts of complex ones.
-    options: of the backend, see `rust_ort.Options`; {"compare": "nodes"} names the node to blame; None with a model
-    that rust_ort compiled already: that model's own. The reference runs with every compilation off, in all threads.
+        report = rust_ort.compare(model, input_ids, labels=labels, autocast=torch.bfloat16)
+        print(report)
+        report.check()  # raises NumericMismatch
 
-    Returns a Report: print it, or `report.check()`. Values are named "output", "loss", "grad of <parameter>",
-    "grad of input[i]", "buffer <name>", and "input[i] afterwards" or "parameter <name> afterwards" where the two left
-    it different. Attributes of objects are looked into; numbers and their like are named where they differ. A buffer
-    that nobody wrote into, what has no elements, an argument given back and what ran in eager is "not_compared".
+    model: a module or a function of tensors of any dtype and shape. Its outputs may be nested.
+    args, kwargs: of the model, as in a call of it: `labels=labels`, not `kwargs={"labels": labels}`.
+    backward: also compares the gradients of every parameter and of inputs that require them.
+    autocast: the dtype of an autocast region around the forward: torch.bfloat16, torch.float16 or its name.
+    loss: a function from the outputs to a scalar tensor. None takes the output's `loss`, else the sum of every floating
+    output's mean with weights cos(i), over both parts of complex ones.
+    options: of the backend, see `rust_ort.Options`. {"compare": "nodes"} names the node to blame. None takes those of a
+    model that rust_ort compiled already.
 
-    Parameters, buffers, gradients, training mode and the random state of torch, Python and numpy are afterwards as
-    before. Arguments are copied, with the memory they share, so in-place changes stay inside; one that cannot be copied
-    is said to be shared. Of a function, what it closes over is not kept: it runs twice or more. Comparisons of a
-    process run one at a time. Where eager drew other random numbers than the backend and a later call of eager does
-    not, as of a model that makes layers in its first, the later is the reference; where each call draws others, what
-    differs among eager's own is "not_compared". Where values are outside tolerance, eager runs once more, to know what
-    its sums add up (a gradient that is zero but for rounding is judged by its terms), and where some still are, once
-    more with each operator in float64, too, for 60 s or 50 times as long as eager at most: what is no further from that
-    than eager is "noise", which is ok. In half precision float64 comes first. Where some differ all the same, the
-    backend runs once more with what its graphs give compared, and their nodes where eager took no more than 4 s: what a
-    graph gives after a branch that rounding turned is a "tie", which is ok, as what eager gives with the branches that
-    the backend's forwards took, and a wrong node is named; what is made of it outside the graphs stays a mismatch.
-    Where each node alone is right, eager runs some times more with every operation off by a rounding: what that moves
-    as far is "noise", too. What still differs and is what torch's own backend aot_eager gives is torch.compile's: it
-    stays a mismatch, and its reason says so. Under the option compare_float64="all" every value tells how far both are
-    from float64.
+    Returns a Report. Its values are named "output", "loss", "grad of <parameter>", "grad of input[i]", "buffer <name>",
+    and "input[i] afterwards" or "parameter <name> afterwards" where the two sides left it different. Objects are looked
+    into by attribute; numbers and their like are named where they differ. A buffer that nobody wrote into, a tensor
+    without elements, an argument given back and what ran in eager are "not_compared".
+
+    The model's parameters, buffers, gradients and training mode and the random states of torch, Python and NumPy are
+    restored. Arguments are copied, with the memory they share; one that cannot be copied is said to be shared. What a
+    function closes over is not restored: it runs twice or more. Compilation is off in all threads while the reference
+    runs, and comparisons of a process run one at a time.
+
+    A value outside tolerance is looked at again, in this order:
+    - Eager runs once more for Σ|terms| of its sums: a gradient that is zero but for rounding is judged by these.
+    - Eager runs with each operator in float64, too, for 60 s or 50 times eager's time at most: a value that is no
+      further from float64 than eager's is "noise", a pass. In half precision this comes first.
+    - The backend runs with the outputs of its graphs compared, and their nodes where eager took 4 s or less. A wrong
+      node is named. What follows from a branch that rounding turned is a "tie", a pass, and so is what eager gives when
+      it takes the backend's branches. A fault outside the graphs stays a mismatch.
+    - Where each node alone is right, eager runs with every operation off by a rounding: a value that this moves as far
+      is "noise", too.
+    - torch's own backend aot_eager runs: a mismatch that it shows as well is torch.compile's, and its reason says so. A
+      value that eager itself gives otherwise is "not_compared".
+    compare_float64="all" gives every value its distances from float64.
+
+    Eager's first call is not the reference where it alone draws other random numbers than the backend (a model that
+    makes layers in its first call): a later one is.
 
     Errors: OptionError for an argument or option; ClientError for a model that cannot be called, a loss that fails, a
-    transform that fails; DaemonFault. What the model raises comes through, with a note that says on which side.
+    transform that fails; DaemonFault. What the model raises comes through, with a note that names the side.
     """
     arguments.checked_model("compare", model, kwargs)
     arguments.checked_flag("compare", "backward", backward)

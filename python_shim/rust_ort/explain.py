@@ -119,12 +119,17 @@ def explain(
     options: Mapping[str, Any] | Options | None = None,
     **kwargs: Any,
 ) -> Explanation:
-    """Compiles and runs `model(*args, **kwargs)` once, and a second time for the time of a call.
+    """Compiles and runs `model(*args, **kwargs)`, and tells its graphs, breaks, nodes on ONNX Runtime, nodes left to
+    eager and why, and the time of each phase.
 
-    model: a module or a function of tensors. backward: also the backward of the loss (see `rust_ort.compare`).
+        print(rust_ort.explain(model, input_ids, labels=labels))
+
+    model: a module or a function of tensors. args, kwargs: of the model, as in a call of it.
+    backward: also the backward of the loss (see `rust_ort.compare`).
     options: of the backend, see `rust_ort.Options`.
 
-    Returns an Explanation: print it. The model's state is afterwards as before.
+    Returns an Explanation: print it. The model runs twice, the second time for the time of a call, and its state is
+    restored.
 
     Errors: OptionError for an argument or option; ClientError; DaemonFault; what the model raises.
     """

@@ -111,23 +111,29 @@ def keep_in_float32(
     options: Mapping[str, Any] | Options | None = None,
     **kwargs: Any,
 ) -> Kept:
-    """Finds values of `model(*args, **kwargs)` that, kept in float32, bring its graphs' outputs near enough
-    to what they are without any rounding, and compiles the model with them.
+    """Finds the values of `model(*args, **kwargs)` that have to stay in float32 for its graphs' outputs to be near
+    enough to those without any rounding, and compiles the model with them.
 
-    model, backward, autocast, loss, options: as of `rust_ort.compare`. tolerance: {"atol", "rtol", "scale"} of outputs
-    against float64; by default that of the options, else of the half precision that takes part. times: in its place,
-    each output's error at most so many times what rounding its exact value gives. by: a rule names a "node" (few
-    values) or a "module" (the shortest list). strategy: "smallest", or "greedy", which does not try to leave out again.
-    budget: seconds for each part, by default 600. folder: keep the dump in it, for `rust-ort keep`; by default it is
-    temporary.
+        kept = rust_ort.keep_in_float32(model, input_ids, labels=labels, autocast=torch.bfloat16)
+        print(kept)
+        model = torch.compile(model, backend=rust_ort.backend(precision_rules=kept.rules))
 
-    Each graph is held against itself in float64 on the inputs it got; where a graph before it has overflowed, the model
-    runs again with the rules that were found, and they are looked for anew. What the forward saves for the backward is
-    half precision between the two, as eager's is: no rule of the backward undoes that rounding.
+    model, args, kwargs, backward, autocast, loss, options: see `rust_ort.compare`.
+    tolerance: {"atol", "rtol", "scale"} of outputs against float64; by default that of the options, else of the half
+    precision that takes part. times: instead of it, each output's error is at most so many times what rounding its
+    exact value gives.
+    by: a rule names a "node" (few values) or a "module" (the shortest list).
+    strategy: "smallest", or "greedy", which does not try to leave out again.
+    budget: seconds for each part, by default 600.
+    folder: where the dump stays, for `rust-ort keep`; by default it is temporary.
+
+    Each graph is held against itself in float64 on the inputs that it got. Where an earlier graph has overflowed, the
+    model runs again with the rules found so far, and they are looked for anew. What the forward saves for the backward
+    is half precision between the two, as eager's is: no rule of the backward undoes that rounding.
 
     Returns a Kept: print it, and compile with `precision_rules=kept.rules`.
 
-    Errors: as of `rust_ort.compare`; OptionError where a dump is open, or the options have precision_rules already
+    Errors: those of `rust_ort.compare`; OptionError where a dump is open, or the options have precision_rules already
     or a dump; ClientError where nothing is of half precision, or nothing ran on ONNX Runtime; DaemonFault when the
     program fails.
     """

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import inspect
 import os
 import pickle
 import pydoc
+import re
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +296,16 @@ def test_autocast_regions_run(client: FakeClient) -> None:
     report = rust_ort.compare(model, torch.randn(3, 8), autocast=torch.float16)
     assert report.ok, str(report)
     assert not any(graph.eager for graph in report.graphs)
+
+
+@pytest.mark.parametrize("tool", [rust_ort.compare, rust_ort.blame, rust_ort.keep_in_float32, rust_ort.explain])
+def test_help_says_each_argument_and_shows_a_call_with_a_keyword_argument(tool: Callable[..., Any]) -> None:
+    text = inspect.getdoc(tool) or ""
+    for name in inspect.signature(tool).parameters:
+        assert re.search(rf"\b{name}\b[^.\n]*[:.]", text), name
+    (line,) = (line.strip() for line in text.splitlines() if f"{tool.__name__}(model, input_ids" in line)
+    (call,) = (node for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Call) and node.keywords)
+    assert "labels" in {given.arg for given in call.keywords}
 
 
 def test_help_names_the_interface_and_its_signatures() -> None:

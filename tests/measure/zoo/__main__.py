@@ -37,7 +37,7 @@ THIRD = ("float16", "dynamic eval", "dynamic train")
 """Tasks of every third model; of GraphNet train, too."""
 COMPARED_WITH_EAGER = ("eval", "train")
 """What is done with GraphNet's samples."""
-EXTRA = ("inductor eval", "inductor train")
+EXTRA = tuple(task for task in TASKS if task.startswith("inductor"))
 """Tasks that only --tasks names: inductor compiles for minutes."""
 
 

@@ -16,8 +16,10 @@ Found = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """{model: {task: what was found}}."""
 
 COMPARED = ("eval", "train", "dynamic eval", "dynamic train", "inductor eval", "inductor train")
-"""Tasks with accuracy and time beside a peer."""
-PEER = {task: "inductor" if task.startswith("inductor") else "aot_eager" for task in COMPARED}
+"""Tasks with accuracy beside a peer."""
+TIMED = ("eval time", "train time", "inductor eval time", "inductor train time")
+"""Tasks with time beside a peer."""
+PEER = {task: "inductor" if task.startswith("inductor") else "aot_eager" for task in (*COMPARED, *TIMED)}
 NO_FAULT = ("pass", "none", "model_fail_to_load", "eager_two_runs_differ")
 """What says nothing against the backend."""
 SHOWN = ("eval", "train", "generate", "compare", "blame", "bfloat16", "float16", "dynamic eval", "dynamic train")
@@ -40,7 +42,7 @@ as a user has them. A process of one thread for each model, two at a time, whate
 What is done with each:
 
 - eval: a call under `no_grad`. train: two training steps in training mode with the optimizer that is usual; both
-  losses, and every gradient and buffer after the first step are judged.
+  losses, and every gradient and buffer after the first step are judged. eval time, train time: the same, timed.
 - generate: eight tokens of `generate()` with the forward compiled, against eager's.
 - compare, blame, explain: the tools, in float32; blame with `ls`, `show`, `compare`, `replay`, `sbs` and `blame` of the
   command line on its dump. bfloat16, float16: autocast, `compare` of outputs with `ls`, `show`, `compare` and `replay`
@@ -110,7 +112,7 @@ def is_wrong(found: Found) -> bool:
 
 def _tasks(found: Found) -> list[str]:
     given = {task for of in found.values() for task in of}
-    return [task for task in dict.fromkeys((*SHOWN, "explain", *COMPARED)) if task in given]
+    return [task for task in dict.fromkeys((*SHOWN, "explain", *COMPARED, *TIMED)) if task in given]
 
 
 def totals(found: Found) -> str:
@@ -155,7 +157,8 @@ def markdown(output: Path) -> str:
         _slow(found),
         "## Models",
         "Time: of a call, by eager's (aot_eager's by eager's). Compile: first call less a later one and less Python's "
-        "full searches for garbage (in whose turn one falls is chance), by aot_eager's.",
+        "full searches for garbage (in whose turn one falls is chance), by aot_eager's, with a daemon that has not met "
+        "the model (with one that has, as a later process finds it).",
         _models(found),
         *(_graphnet(samples) if samples else ()),
     ]
@@ -254,14 +257,14 @@ def _ratio(one: Mapping[str, Any], name: str = "rust_ort") -> float | None:
     return ours / eager if ours is not None and eager else None
 
 
-def _compile(one: Mapping[str, Any], peer: str) -> float | None:
-    ours, theirs = one.get("rust_ort", {}).get("compile"), one.get(peer, {}).get("compile")
+def _compile(one: Mapping[str, Any], peer: str, ours_is: str = "rust_ort") -> float | None:
+    ours, theirs = one.get(ours_is, {}).get("compile"), one.get(peer, {}).get("compile")
     return ours / theirs if ours is not None and theirs else None
 
 
 def _times(found: Found) -> str:
     rows = []
-    for task in (task for task in COMPARED if task in _tasks(found)):
+    for task in (task for task in TIMED if task in _tasks(found)):
         of = [one for _, one in _of(found, task)]
         for what, is_long in (("over", True), ("under", False)):
             some = [one for one in of if "call" in one.get("eager", {}) and (one["eager"]["call"] > LONG_S) is is_long]
@@ -271,11 +274,15 @@ def _times(found: Found) -> str:
                 task, f"{what} {LONG_S * 1e3:.0f} ms", len(some), _spread(map(_ratio, some)),
                 _spread(_ratio(one, PEER[task]) for one in some),
                 _spread(_compile(one, PEER[task]) for one in some),
+                _spread(_compile(one, PEER[task], "warm") for one in some),
             ))  # fmt: skip
-    head = ("task", "eager's call", "models", "time by eager's", "the peer's by eager's", "compile by the peer's")
-    loads = [one["load"] for task in COMPARED for _, one in _of(found, task) if "load" in one]
+    head = (
+        "task", "eager's call", "models", "time by eager's", "the peer's by eager's", "compile by the peer's",
+        "compile again",
+    )  # fmt: skip
+    loads = [one["load"] for task in TIMED for _, one in _of(found, task) if "load" in one]
     beside = f" Processes that ran or waited meanwhile, the zoo's own among them: {_spread(loads)}." if loads else ""
-    return f"Median (nine of ten are below).{beside}\n\n" + _table(head, rows)
+    return f"Median (nine of ten are below); aot_eager is the peer.{beside}\n\n" + _table(head, rows)
 
 
 def _spread(ratios: Iterable[float | None]) -> str:
@@ -301,7 +308,7 @@ def _left(found: Found) -> str:
 def slow(found: Found) -> list[tuple[str, str, str]]:
     """(model, task, how slow) of what is."""
     said = []
-    for task in (task for task in COMPARED if task in _tasks(found)):
+    for task in (task for task in TIMED if task in _tasks(found)):
         for model, one in _of(found, task):
             ratio, compiling = _ratio(one), _compile(one, PEER[task])
             if ratio is not None:
@@ -317,7 +324,7 @@ def slow(found: Found) -> list[tuple[str, str, str]]:
 
 
 def _slow(found: Found) -> str:
-    rows = [(*one, CAUSES.get((one[0], f"{one[1]} time"), "")) for one in slow(found)]
+    rows = [(*one, CAUSES.get((one[0], one[1]), "")) for one in slow(found)]
     return _table(("model", "task", "what", "why"), rows)
 
 
@@ -331,8 +338,11 @@ def _models(found: Found) -> str:
         share = f"{seen['on_onnxruntime']}/{seen['nodes']}" if seen else ""
         work = f"{100 * (1 - seen['eager_work'] / seen['work']):.0f} %" if seen.get("work") else ""
         made = f"{seen['graphs']}, {seen['breaks']}" if "breaks" in seen else ""
-        times = [_pair(of.get(task, {}), _ratio) for task in ("eval", "train")]
-        compiles = [_number(_compile(of.get(task, {}), "aot_eager")) for task in ("eval", "train")]
+        timed = [of.get(task, {}) for task in TIMED[:2]]
+        times = [_pair(one, _ratio) for one in timed]
+        compiles = [
+            f"{_number(_compile(one, 'aot_eager'))} ({_number(_compile(one, 'aot_eager', 'warm'))})" for one in timed
+        ]
         rows.append((model, MODELS[model].package, *cells, share, work, made, *times, *compiles))
     head = (
         "model", "package", *SHOWN, "nodes on ONNX Runtime", "by work", "graphs, breaks", "eval time", "train time",

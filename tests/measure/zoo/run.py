@@ -10,8 +10,6 @@ import gc
 import json
 import logging
 import os
-import random
-import statistics
 import sys
 import tempfile
 import time
@@ -21,75 +19,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor, nn
 
 import rust_ort
-from measure.garbage import full_collections
 from measure.zoo import graphnet, tools
-from measure.zoo.judge import MOVED, faults, leaves, wrong
-from measure.zoo.model import SEED, Call, Model, Subject, default_loss
+from measure.zoo.judge import MOVED, faults, wrong
+from measure.zoo.model import SEED, Call, Model, Subject
+from measure.zoo.side import Side, Values, as_it_is, seeded
+from measure.zoo.timed import timed
 from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.observe.verdicts import graph_breaks
 
 PEERS = ("aot_eager", "inductor")
-TIMED_S = 1.5
-"""Of calls of a backend and of eager together."""
-LEAST_CALLS = 3
 KEPT_FAULTS, KEPT_WORDS = 8, 400
-
-Values = dict[str, Any]
-
-
-def _seeded(seed: int) -> None:
-    """Models draw by each of these."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    numpy.random.seed(seed)
-
-
-class Side:
-    """A copy of the subject's module that is called in one way. compiled: of a module, what is called instead."""
-
-    def __init__(self, subject: Subject, compiled: Callable[[nn.Module], Any], *, train: bool) -> None:
-        self.subject, self.train = subject, train
-        self.module = copy.deepcopy(subject.module).train(train)
-        self.called = compiled(self.module)
-        parameters = [one for one in self.module.parameters() if one.requires_grad]
-        self.optimizer = subject.optimizer(parameters) if train else None
-        self.call = subject.trained if train and subject.trained else subject.evaluated
-
-    def run(self) -> Any:
-        """One call in eval mode, or one training step; the output, or the loss."""
-        call = copy.deepcopy(self.call)
-        if self.optimizer is None:
-            with torch.no_grad():
-                return self.called(*call.args, **call.kwargs)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = (self.subject.loss or default_loss)(self.called(*call.args, **call.kwargs))
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach()
-
-    def values(self) -> Values:
-        """What a first call leaves: outputs; or of two training steps both losses, and the gradients and buffers after
-        the first. A loss that does not know what the optimizer did is wrong in the second."""
-        _seeded(SEED)
-        found = dict(leaves(self.run(), "loss" if self.train else "output"))
-        if self.train:
-            for name, parameter in self.module.named_parameters():
-                if parameter.grad is not None:
-                    found[f"grad of {name}"] = parameter.grad.detach().clone()
-            for name, buffer in self.module.named_buffers():
-                found[f"buffer {name}"] = buffer.detach().clone()
-            _seeded(SEED + 1)
-            found |= leaves(self.run(), "loss of the second step")
-        return {name: one.detach().clone() if isinstance(one, Tensor) else one for name, one in found.items()}
-
-
-def _eager(module: nn.Module) -> Any:
-    return module
 
 
 def _double(call: Call) -> Call:
@@ -107,7 +50,7 @@ class _Float64(Side):
     """Everything in float64; {} where the model does not run so."""
 
     def __init__(self, subject: Subject, *, train: bool) -> None:
-        super().__init__(subject, _eager, train=train)
+        super().__init__(subject, as_it_is, train=train)
         self.module.double()
         self.call = _double(self.call)
 
@@ -126,7 +69,7 @@ class _Moved(Side):
     """Eager from parameters each of which is moved by up to a rounding of its dtype: how far rounding takes a value."""
 
     def __init__(self, subject: Subject, *, train: bool, seed: int) -> None:
-        super().__init__(subject, _eager, train=train)
+        super().__init__(subject, as_it_is, train=train)
         draws = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in self.module.parameters():
@@ -136,21 +79,18 @@ class _Moved(Side):
 
 
 def compared(subject: Subject, *, train: bool, peers: Sequence[str], dynamic: bool = False) -> dict[str, Any]:
-    """Accuracy, graphs and time of rust_ort and of each peer against eager, in one mode."""
-    eager = Side(subject, _eager, train=train)
+    """Accuracy and graphs of rust_ort and of each peer against eager, in one mode."""
     try:
-        reference = eager.values()
+        reference = Side(subject, as_it_is, train=train).values()
     except Exception as error:
         return {"status": "model_fail_to_load", "why": _words(error)}
-    again = Side(subject, _eager, train=train).values()
+    again = Side(subject, as_it_is, train=train).values()
     if differ := wrong(reference, again, {}):
         return {"status": "eager_two_runs_differ", "why": differ[-1]}
     float64 = _Float64(subject, train=train).values()
     backend = rust_ort.backend()
     made: dict[str, Any] = {"rust_ort": backend, **{peer: peer for peer in peers}}
-    _compiled_before(subject, train=train, dynamic=dynamic)
     result: dict[str, Any] = {"float64": bool(float64)}
-    eagers = []
 
     judge = Judge(subject=subject, train=train, reference=reference, float64=float64)
     for name in made:
@@ -159,27 +99,12 @@ def compared(subject: Subject, *, train: bool, peers: Sequence[str], dynamic: bo
         side = Side(subject, functools.partial(torch.compile, backend=made[name], dynamic=dynamic or None), train=train)
         seen = result[name] = judge.judged(side)
         seen["breaks"] = sum((graph_breaks() - breaks).values())
-        if "first" in seen:
-            seen["call"], seconds = _timed(side, eager)
-            # Of training the first value is of two steps.
-            seen["compile"] = max(seen["first"] - (2 if train else 1) * seen["call"], 0.0)
-            eagers.append(seconds)
         del side
         gc.collect()
     result["status"] = result["rust_ort"]["status"]
     result["why"] = result["rust_ort"].pop("why", "")
     result["rust_ort"] |= _graphs(backend.graphs)
-    result["eager"] = {"call": statistics.median(eagers)} if eagers else {}
-    result["load"] = os.getloadavg()[0]
     return result
-
-
-def _compiled_before(subject: Subject, *, train: bool, dynamic: bool) -> None:
-    """Whoever compiles a model first pays for what torch keeps of its source and its operators: here that is nobody."""
-    torch.compiler.reset()
-    compiled = functools.partial(torch.compile, backend=PEERS[0], dynamic=dynamic or None)
-    with contextlib.suppress(Exception):  # which is told where the peer is judged
-        Side(subject, compiled, train=train).run()
 
 
 @dataclass(kw_only=True)
@@ -194,15 +119,12 @@ class Judge:
     _runs: dict[frozenset[str], list[Values]] = field(default_factory=dict)
 
     def judged(self, side: Side) -> dict[str, Any]:
-        """What a first call of a backend gave, and how long it took but for Python's full searches for garbage: they go
-        over all objects of the process, and in whose turn one falls is chance."""
-        begin = time.perf_counter()
+        """What the first calls of a backend gave."""
         try:
-            with full_collections() as collecting:
-                values = side.values()
+            values = side.values()
         except Exception as error:
             return {"status": "fail_to_run", "why": _words(error)}
-        seen: dict[str, Any] = {"status": "pass", "first": time.perf_counter() - begin - collecting.seconds}
+        seen: dict[str, Any] = {"status": "pass"}
         first = faults(self.reference, values, self.float64)
         if not first:
             return seen
@@ -227,21 +149,7 @@ class Judge:
     def _by_torch(self) -> Values:
         """What eager gives by torch's own kernels, in the place of oneDNN's."""
         with torch.backends.mkldnn.flags(enabled=False):
-            return Side(self.subject, _eager, train=self.train).values()
-
-
-def _timed(*sides: Side) -> list[float]:
-    """Median seconds of a call of each, taken by turns."""
-    taken: list[list[float]] = [[] for _ in sides]
-    for side in sides:
-        side.run()
-    end = time.perf_counter() + TIMED_S
-    while len(taken[0]) < LEAST_CALLS or time.perf_counter() < end:
-        for side, seconds in zip(sides, taken, strict=True):
-            begin = time.perf_counter()
-            side.run()
-            seconds.append(time.perf_counter() - begin)
-    return [*map(statistics.median, taken)]
+            return Side(self.subject, as_it_is, train=self.train).values()
 
 
 def _graphs(graphs: Sequence[GraphInfo]) -> dict[str, Any]:
@@ -271,7 +179,7 @@ def generated(subject: Subject) -> dict[str, Any]:
         module: Any = copy.deepcopy(subject.module).eval()
         if compiled:
             module.forward = torch.compile(module.forward, backend="rust_ort")
-        _seeded(SEED)
+        seeded(SEED)
         with torch.no_grad():
             given: Any = module.generate(*copy.deepcopy(call.args), **copy.deepcopy(dict(call.kwargs)))
         return [*(given if isinstance(given, Tensor) else given.sequences).tolist()]
@@ -313,7 +221,7 @@ def _half(subject: Subject, *, precision: str) -> Values:
     dtype = HALF[precision]
     try:
         with torch.autocast("cpu", dtype):
-            Side(subject, _eager, train=subject.trained is not None).run()
+            Side(subject, as_it_is, train=subject.trained is not None).run()
     except Exception as error:
         return {"status": "model_fail_to_load", "why": f"eager under autocast: {_words(error)}"}
 
@@ -340,10 +248,15 @@ TASKS: dict[str, Callable[[Subject], dict[str, Any]]] = {
     "dynamic train": lambda subject: compared(subject, train=True, peers=PEERS[:1], dynamic=True),
     "inductor eval": lambda subject: compared(subject, train=False, peers=PEERS[1:]),
     "inductor train": lambda subject: compared(subject, train=True, peers=PEERS[1:]),
+    "eval time": lambda subject: timed(subject, train=False, peer=PEERS[0]),
+    "train time": lambda subject: timed(subject, train=True, peer=PEERS[0]),
+    "inductor eval time": lambda subject: timed(subject, train=False, peer=PEERS[1]),
+    "inductor train time": lambda subject: timed(subject, train=True, peer=PEERS[1]),
 }  # fmt: skip
-"""{task: what it does}. eval and train: accuracy, graphs and time beside aot_eager; compare, blame, explain, bfloat16
-(autocast), float16: the tools that tests/measure/zoo/tools.py walks through, blame with every command on its dump."""
-TRAINS = frozenset({"train", "dynamic train", "inductor train"})
+"""{task: what it does}. eval, train: accuracy and graphs beside aot_eager; their times by themselves; compare, blame,
+explain, bfloat16 (autocast), float16: the tools that tests/measure/zoo/tools.py walks through, blame with every command
+on its dump."""
+TRAINS = frozenset(task for task in TASKS if "train" in task)
 
 
 def find(name: str) -> Model:
@@ -383,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What is loaded and made once is not this model's.
         for backend in ("rust_ort", *PEERS[:1]):
             torch.compile(lambda x: (x * 2).sum(), backend=backend)(torch.ones(3, requires_grad=True)).backward()
-        _seeded(SEED)
+        seeded(SEED)
         try:
             subject: Subject | str = find(name).build()
         except Exception as error:
