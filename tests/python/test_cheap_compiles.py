@@ -17,9 +17,9 @@ from torch.fx.experimental.sym_node import SymNode
 
 from rust_ort import torch_private
 from rust_ort.export import exporter
-from rust_ort.export.alike import Alike
 from rust_ort.export.copies import copied_graph
 from rust_ort.export.hash import graph_hash
+from rust_ort.export.node_cache import NodeCache
 from rust_ort.export.opset import with_bodies
 from rust_ort.export.text import indented
 from rust_ort.runtime import readable
@@ -161,7 +161,7 @@ def test_a_copy_has_the_same_nodes_names_and_values() -> None:
 
 def asked(gm: fx.GraphModule, answer: str | None = None) -> list[str]:
     """The nodes that are asked about."""
-    alike, names = Alike(), []
+    alike, names = NodeCache(), []
 
     def ask(node: fx.Node) -> str | None:
         names.append(node.name)

@@ -24,7 +24,7 @@ from rust_ort.export import decompositions, exporter, partition, translate
 from rust_ort.export.plan import make_plan
 from rust_ort.export.provenance import module_path, parameter_name
 from rust_ort.export.shapes import Binder
-from rust_ort.export.told import drop_contradicted
+from rust_ort.export.value_info import drop_contradicted
 
 
 def aot_graphs(function: Any, *args: Any, dynamic: bool = False) -> list[fx.GraphModule]:

@@ -21,7 +21,7 @@ from measure import language_models
 from rust_ort.call.client import Client
 from rust_ort.call.part import Part
 from rust_ort.export import rules
-from rust_ort.export.told import drop_contradicted
+from rust_ort.export.value_info import drop_contradicted
 from rust_ort.link.daemon import find_binary
 from rust_ort.observe import nodes as nodes_module
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict

@@ -20,7 +20,7 @@ from rust_ort.export.hash import attribute
 from rust_ort.export.pair_forms import REAL, Pair, form_of
 from rust_ort.export.partition import BETWEEN_PAIRS, NO_PAIRS, give_constants_values
 from rust_ort.export.rules.nodes import tensors
-from rust_ort.export.tensorified import COPIED, inlined
+from rust_ort.export.scalars import COPIED, inlined
 from rust_ort.torch_private import OpOverload, free_unbacked_symbols, no_modes, outside_tracing, pytree, traced
 
 aten = torch.ops.aten

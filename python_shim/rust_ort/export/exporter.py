@@ -18,10 +18,10 @@ from torch import fx
 
 from rust_ort.export import rules
 from rust_ort.export.custom import root_message, told
-from rust_ort.export.once import Once
 from rust_ort.export.rules import How, Rule
 from rust_ort.export.rules.nodes import holds
 from rust_ort.export.text import one_line
+from rust_ort.export.translation_cache import TranslationCache
 from rust_ort.options import LOWEST_OPSET
 from rust_ort.progress import tick
 from rust_ort.torch_private import SUPPORTED
@@ -101,7 +101,7 @@ def private() -> Any:
 
 
 @contextlib.contextmanager
-def _as_we_write(functions: Once) -> Iterator[None]:
+def _as_we_write(functions: TranslationCache) -> Iterator[None]:
     """Inside, a Python number is written as the node's kernel takes it, where the exporter would round it.
 
     Beside a tensor of half precision as float32 and cast: whoever computes the node in float32 leaves the cast out; but
@@ -288,7 +288,7 @@ def write(source: fx.Graph, model: Any, graph: Any, custom: dict[Any, Callable[.
     from onnxscript import evaluator
 
     known = _with_custom(registry(), custom)  # made before, as what follows holds the lock it takes
-    functions = Once(known, but_for=custom or {}, recorder=evaluator.default, tensor=private().tensor)
+    functions = TranslationCache(known, but_for=custom or {}, recorder=evaluator.default, tensor=private().tensor)
     try:
         with _quiet(), _as_we_write(functions):
             values: dict[str, Any] = private().core._translate_fx_graph(

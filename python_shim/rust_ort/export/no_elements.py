@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, fx
 
 from rust_ort.export.rules.nodes import argument, draws
+from rust_ort.export.scalars import COPIED
 from rust_ort.export.shapes import fills_its_storage, has_no_elements, is_symbolic
-from rust_ort.export.tensorified import COPIED
 from rust_ort.torch_private import OpOverload
 
 aten = torch.ops.aten

@@ -13,15 +13,15 @@ from torch import fx
 
 from rust_ort import torch_private
 from rust_ort.export import aliases, arguments, exporter, fourier, kernels, rules
-from rust_ort.export.alike import Alike
 from rust_ort.export.copies import copied_graph, copied_node
 from rust_ort.export.given_sizes import give_sizes
+from rust_ort.export.grouping import grouped
 from rust_ort.export.hash import attribute
+from rust_ort.export.node_cache import NodeCache
 from rust_ort.export.provenance import module_path, operator_name, source_line
 from rust_ort.export.rules.nodes import argument, draws, tensors
 from rust_ort.export.shapes import SIZE_OPERATORS, overlaps
 from rust_ort.export.text import indented
-from rust_ort.export.together import together
 from rust_ort.export.unwritten import leaves_unwritten
 from rust_ort.torch_private import HigherOrderOperator, OpOverload, free_unbacked_symbols, pytree
 
@@ -204,7 +204,7 @@ class Support:
         self._custom = custom or {}
         self._refused = refused or {}
         self._known: dict[fx.Node, str | None] = {}
-        self._alike = Alike()
+        self._alike = NodeCache()
 
     def refuse(self, reasons: Mapping[str, str]) -> None:
         """Leaves more nodes to eager, before any is asked for."""
@@ -383,7 +383,7 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
     effects = [node for node in computing if node.name in reasons and has_effect(node)]
     _chain(effects)
     devices = _devices(outer.graph)
-    parted = together(outer.graph, lambda node: devices[node] if support.runs(node) else None)
+    parted = grouped(outer.graph, lambda node: devices[node] if support.runs(node) else None)
     proposed = [dict.fromkeys(nodes) for nodes in parted]
     chosen = [nodes for nodes in proposed if any(map(is_compute, nodes)) and _gives_a_tensor(nodes)]
     in_part = {node for nodes in chosen for node in nodes}

@@ -3,7 +3,7 @@
 | file | what it does |
 |---|---|
 | dynamo_graph.py | a Dynamo graph on its way through AOTAutograd |
-| decisive.py | what a plan depends on beside its graph |
+| cache_key.py | a plan's cache key beside its graph |
 | preparation.py | the parts of a plan with their models, handed to the daemon |
 | refusal.py | which node to leave to eager where the runtime refuses a model |
 | compilation.py | Dynamo graph, AOTAutograd, plan, prepared parts: all of it in order |

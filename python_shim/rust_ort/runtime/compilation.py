@@ -37,8 +37,8 @@ from rust_ort.observe.reasons import logged
 from rust_ort.options import Options
 from rust_ort.progress import progress
 from rust_ort.runtime import kept_plans
+from rust_ort.runtime.cache_key import key_parts, may_be_kept, opset
 from rust_ort.runtime.compiled_graph import CompiledGraph, PartRunner
-from rust_ort.runtime.decisive import decisive, may_be_kept, opset
 from rust_ort.runtime.dynamo_graph import Compilation, no_collection, reduce_all
 from rust_ort.runtime.preparation import graph_spec, prepared_parts
 from rust_ort.runtime.refusal import (
@@ -187,7 +187,7 @@ def _compiled_once(compilation: Compilation, direction: str, gm: fx.GraphModule)
     outside = sum(seconds.values())
     gm.meta[DIRECTION] = direction
     hidden = sorted(hidden_outputs(gm.graph.output_node()))
-    extra = [*decisive(options, compilation.libraries), f"{direction} hidden {hidden}"]
+    extra = [*key_parts(options, compilation.libraries), f"{direction} hidden {hidden}"]
     if options.runtimes or options.precision_rules:  # which of them fit depends on it
         extra.append(f"modules {sorted(modules(gm).items())}")
     graph_id = content.graph_hash(gm, extra=extra)

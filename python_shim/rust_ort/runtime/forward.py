@@ -21,8 +21,8 @@ from rust_ort.export.translate import Translated
 from rust_ort.observe.values import named_values
 from rust_ort.options import Options
 from rust_ort.runtime.assumptions import LEAST_TRACED, Assumptions
+from rust_ort.runtime.cache_key import opset as opset_of
 from rust_ort.runtime.capture import Captured, capture
-from rust_ort.runtime.decisive import opset as opset_of
 from rust_ort.runtime.dynamic_shapes import DynamicSize, resize
 from rust_ort.runtime.forward_call import Call
 from rust_ort.runtime.forward_names import Names, in_words, names_of_sizes, traced_as

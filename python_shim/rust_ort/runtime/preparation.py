@@ -15,8 +15,8 @@ from rust_ort.errors import ClientError, OptionError
 from rust_ort.export.devices import Places, on_cuda, places
 from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import described, provenance_json
-from rust_ort.export.told import drop_contradicted
 from rust_ort.export.translate import Translated
+from rust_ort.export.value_info import drop_contradicted
 from rust_ort.link.pool import threads
 from rust_ort.link.specs import CUDA, GraphSpec, OutputSpec, PartSpec, providers
 from rust_ort.memory import device

@@ -14,7 +14,7 @@ from rust_ort.errors import ClientError, OptionError, RustOrtError
 from rust_ort.export.plan import Plan, make_plan
 from rust_ort.link.specs import GraphSpec
 from rust_ort.options.arguments import function_name
-from rust_ort.runtime.decisive import opset
+from rust_ort.runtime.cache_key import opset
 from rust_ort.runtime.dynamo_graph import Compilation
 from rust_ort.runtime.preparation import prepared_parts
 from rust_ort.torch_private import pytree

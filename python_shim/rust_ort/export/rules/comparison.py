@@ -137,7 +137,7 @@ def _but_for_nan(self: Tensor, other: Tensor, better: Callable[[Tensor, Tensor],
 
 def _compared(compare: Callable[[Tensor, Any], Tensor], self: Tensor, other: Number) -> Any:
     """With the number as the tensor's half precision has it, as torch's kernels compare. One that only the call knows
-    torch makes a tensor of, or `tensorified`."""
+    torch makes a tensor of, or `scalars`."""
     if not is_half(self) or isinstance(other, torch.SymFloat):
         return NotImplemented
     if isinstance(other, torch.SymInt):

@@ -303,7 +303,7 @@ for _overload, _why in (
 def power(self: Tensor, exponent: Number) -> Any:
     """Square roots; products for integers with an exponent up to 64; float32 in float64 where the exponent is none of
     its numbers; a copy of floats to the first power, which the gradient of a square has. To ask a number of sizes would
-    fix the sizes: `tensorified.power`."""
+    fix the sizes: `scalars.power`."""
     dtype = torch.result_type(self, exponent)
     if isinstance(exponent, torch.SymFloat):
         return NotImplemented

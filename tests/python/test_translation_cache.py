@@ -14,8 +14,8 @@ from test_export_parts import aot_graphs
 from torch import Tensor, fx, nn
 
 from rust_ort.export import exporter
-from rust_ort.export.once import Once
 from rust_ort.export.plan import make_plan
+from rust_ort.export.translation_cache import TranslationCache
 
 X = torch.arange(12, dtype=torch.float32).reshape(3, 4).sin()
 Program = Callable[[Tensor], Any]
@@ -26,18 +26,18 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.read = self.again = 0
-        read, again = Once._read, Once._again
+        read, again = TranslationCache._read, TranslationCache._again
 
-        def reading(once: Once, *args: Any) -> Any:
+        def reading(once: TranslationCache, *args: Any) -> Any:
             self.read += 1
             return read(once, *args)
 
-        def writing(once: Once, *args: Any) -> Any:
+        def writing(once: TranslationCache, *args: Any) -> Any:
             self.again += 1
             return again(once, *args)
 
-        monkeypatch.setattr(Once, "_read", reading)
-        monkeypatch.setattr(Once, "_again", writing)
+        monkeypatch.setattr(TranslationCache, "_read", reading)
+        monkeypatch.setattr(TranslationCache, "_again", writing)
 
 
 def models(gm: fx.GraphModule, **options: Any) -> list[bytes]:
@@ -46,7 +46,7 @@ def models(gm: fx.GraphModule, **options: Any) -> list[bytes]:
 
 def called_each_time(monkeypatch: pytest.MonkeyPatch, gm: fx.GraphModule) -> list[bytes]:
     with monkeypatch.context() as patched:
-        patched.setattr(Once, "get_decomps", lambda once, target: once._registry.get_decomps(target))
+        patched.setattr(TranslationCache, "get_decomps", lambda once, target: once._registry.get_decomps(target))
         return models(gm)
 
 
@@ -137,12 +137,12 @@ def test_a_function_of_the_users_is_called_for_each_node() -> None:
 def test_nothing_of_a_graph_is_kept_when_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
-    def once(*args: Any, **kwargs: Any) -> Once:
-        new = Once(*args, **kwargs)
+    def once(*args: Any, **kwargs: Any) -> TranslationCache:
+        new = TranslationCache(*args, **kwargs)
         made.append(weakref.ref(new))
         return new
 
-    monkeypatch.setattr(exporter, "Once", once)
+    monkeypatch.setattr(exporter, "TranslationCache", once)
     (gm,) = aot_graphs(layers(2), X)
     models(gm)
     gc.collect()

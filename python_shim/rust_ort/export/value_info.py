@@ -1,4 +1,4 @@
-"""What a model that somebody changed tells of its values: whoever rewrites it believes that."""
+"""A changed model's value_info, held against its nodes: whoever rewrites the model believes it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is asked of a node and goes by no more than its operator and what that is given: asked once of nodes alike.
-Repeated layers are most of a model."""
+"""Answers about a node that depend on its operator and arguments alone, cached for like nodes: repeated layers are most
+of a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Unlike(Exception):
     """Something of which it cannot be told whether it is alike."""
 
 
-class Alike:
+class NodeCache:
     """What is known of the nodes of a graph, while its values live.
 
     Alike are nodes of one ATen operator, come of the same operator, whose tensors, their own and those they are given,

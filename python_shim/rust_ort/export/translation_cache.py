@@ -1,4 +1,4 @@
-"""Operators whose arguments are alike are translated once a graph: what the first call of their function wrote is
+"""Translations of operators, cached by their arguments for one graph: the nodes that a function's first call wrote are
 written again. Repeated layers are most of a model, and a function takes far longer than the nodes that it writes."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Written:
     results: Source | list[Source] | tuple[Source, ...]
 
 
-class Once:
+class TranslationCache:
     """The registry of one graph: its functions are called once for arguments that are alike.
 
     They are if all that a function may go by is: of values dtype, shape, what operator made them of which dtypes and

@@ -1,4 +1,4 @@
-"""What a plan depends on beside its graph, and whether a later process may use it."""
+"""A plan's cache key beside its graph, and whether a later process may use the plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rust_ort.link.specs import CustomOpLibrary
 from rust_ort.options import Options
 
 
-def decisive(options: Options, libraries: Sequence[CustomOpLibrary]) -> list[str]:
+def key_parts(options: Options, libraries: Sequence[CustomOpLibrary]) -> list[str]:
     """What else a plan depends on: it says which nodes the runtime refused, too."""
     runtime: tuple[Any, ...] = (options.providers, options.ort_optimization, sorted(options.session_options.items()))
     runtime += (options.disable_passes, *libraries)

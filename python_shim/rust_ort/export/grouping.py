@@ -1,4 +1,4 @@
-"""Which of the nodes that ONNX Runtime runs are in one part: as few parts as there can be, in time linear in the graph.
+"""Grouping of the nodes that ONNX Runtime runs into as few parts as possible, in time linear in the graph.
 
 torch's CapabilityBasedPartitioner asks for each node which nodes come after it: quadratic, and so is its memory.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from torch import fx
 
 
-def together(graph: fx.Graph, place: Callable[[fx.Node], Hashable]) -> list[list[fx.Node]]:
+def grouped(graph: fx.Graph, place: Callable[[fx.Node], Hashable]) -> list[list[fx.Node]]:
     """The nodes of each part, in the graph's order; the parts in that of their first nodes. place: where ONNX Runtime
     runs a node, which a part has one of; None: it is eager's. What takes one value out of a node's tuple is where that
     node is, whatever `place` says of it.

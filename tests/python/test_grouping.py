@@ -11,7 +11,7 @@ from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import create_op_support
 
-from rust_ort.export.together import together
+from rust_ort.export.grouping import grouped
 
 
 def drawn(seed: int) -> tuple[fx.GraphModule, set[fx.Node]]:
@@ -47,7 +47,7 @@ def most_alternations(graph: fx.Graph, in_part: set[fx.Node]) -> int:
 @pytest.mark.parametrize("seed", range(150))
 def test_parts_are_few_and_none_reads_what_comes_after_it(seed: int) -> None:
     gm, runs = drawn(seed)
-    parts = together(gm.graph, lambda node: "here" if node in runs else None)
+    parts = grouped(gm.graph, lambda node: "here" if node in runs else None)
     place = {node: at for at, part in enumerate(parts) for node in part}
     for node in gm.graph.nodes:
         if node.target is not operator.getitem:
@@ -66,7 +66,7 @@ def test_a_part_is_in_one_place(seed: int) -> None:
     gm, runs = drawn(seed)
     draw = random.Random(seed)
     devices = {node: draw.choice(("cuda:0", "cuda:1", "cpu")) for node in gm.graph.nodes}
-    parts = together(gm.graph, lambda node: devices[node] if node in runs else None)
+    parts = grouped(gm.graph, lambda node: devices[node] if node in runs else None)
     place = {node: at for at, part in enumerate(parts) for node in part}
     for node in gm.graph.nodes:
         if node.target is operator.getitem:
@@ -97,7 +97,7 @@ def test_no_more_parts_than_torchs_own_partitioner_has(seed: int) -> None:
     runs = runs.difference(taken) | {node for node in taken if node.args[0] in runs}
     support = create_op_support(lambda _, node: node in runs)
     of_torch = CapabilityBasedPartitioner(gm, support, allows_single_node_partition=True).propose_partitions()
-    assert len(together(gm.graph, lambda node: "here" if node in runs else None)) <= len(of_torch)
+    assert len(grouped(gm.graph, lambda node: "here" if node in runs else None)) <= len(of_torch)
 
 
 def test_a_deep_graph_of_many_parts_is_cut_in_one_walk() -> None:
@@ -112,6 +112,6 @@ def test_a_deep_graph_of_many_parts_is_cut_in_one_walk() -> None:
         asked.append(node)
         return "here" if node.target is torch.add else None
 
-    parts = together(graph, place)
+    parts = grouped(graph, place)
     assert len(parts) == 2_000
     assert len(asked) == len(set(asked)) == len(graph.nodes), "each node is asked for once"

@@ -1,4 +1,4 @@
-"""Numbers in the place of tensors, as tensors of rank 0: those that only a call knows, and results of others.
+"""Rank-0 tensors in the place of numbers that only a call knows, and of results of these.
 
 torch makes them of some when the graph is traced already (`tensorify_python_scalars`), and what it adds comes apart
 here as AOTAutograd makes all others. What torch leaves, quotients and roots of sizes above all, is made here."""
