@@ -35,7 +35,9 @@ class CallableModule(types.ModuleType):
 
 
 def make_callable(name: str, function: Callable[..., Any]) -> None:
-    """Calling module `name` calls `function` from now on."""
+    """Calling module `name` calls `function` from now on. A submodule's help is the function's."""
     module = sys.modules[name]
+    if "." in name:
+        module.__doc__ = function.__doc__
     module.__class__ = CallableModule
     module.__dict__["_called"] = function

@@ -20,7 +20,7 @@ from rust_ort.call.client import Client
 from rust_ort.errors import ClientError
 from rust_ort.link import wire
 from rust_ort.link.specs import BY_DTYPE, Policy, Verdict
-from rust_ort.onnx_tools.helpers import WRONG_OPTIMIZERS
+from rust_ort.tables import WRONG_OPTIMIZERS
 
 KNOWN_WRONG_IN = "1.31.1"
 """The onnxruntime whose faults tests show. With it alone, one that a machine does not show is a skip."""

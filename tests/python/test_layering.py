@@ -21,7 +21,7 @@ MEASURE = ROOT / "tests" / "measure"
 
 ROOMS: dict[str, tuple[str, ...]] = {
     "native": ("_native",),
-    "base": ("errors", "progress", "_callable", "_version", "_built"),
+    "base": ("errors", "progress", "_callable", "_version", "_built", "tables"),
     "torch_private": ("torch_private",),
     "options": ("options",),
     "memory": ("memory",),
@@ -52,7 +52,7 @@ LATE: dict[tuple[str, str], str] = {
 What others wrote is free, as onnx and onnxscript, which only an export loads."""
 
 NATIVE = f"{PACKAGE}._native"
-NATIVE_USERS = ("options", "memory", "link", "call", "_built")
+NATIVE_USERS = ("options", "memory", "link", "call", "_built", "tables")
 """The native module, and the files and folders that may use it."""
 
 LISTED = {f"{PACKAGE}.export.rules": f"{PACKAGE}.export.rules."}

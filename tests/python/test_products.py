@@ -15,10 +15,10 @@ from onnxscript import opset18 as op
 from torch import Tensor, fx, nn
 
 import rust_ort
-from rust_ort._native import ROUNDINGS
 from rust_ort.observe.in_order import SUMMED, granted, lost, terms_of
 from rust_ort.observe.opinion import Opinions
 from rust_ort.observe.products import EXPLAINED, FEW, WORST, Product, to_look_at
+from rust_ort.tables import ROUNDINGS
 
 aten = torch.ops.aten
 EPSILON = torch.finfo(torch.float32).eps

@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ from measure import rules as document
 from rust_ort.export import rounding, rules
 from rust_ort.export.rules import How, Rule
 from rust_ort.export.rules.indexing import NEGATIVE
-from rust_ort.onnx_tools.helpers import WRONG_OPTIMIZERS
+from rust_ort.tables import WRONG_OPTIMIZERS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "design" / "known-wrong-upstream.md"
 
@@ -83,12 +83,12 @@ def _tolerance(dtype: torch.dtype) -> dict[str, float]:
     return {"rtol": 1e-11, "atol": 1e-11} if dtype is torch.float64 else {}
 
 
-def outcome(met: Case, *, without_fusions: list[str] = WRONG_OPTIMIZERS) -> tuple[Outcome, list[str]]:
+def outcome(met: Case, *, without_fusions: Sequence[str] = WRONG_OPTIMIZERS) -> tuple[Outcome, list[str]]:
     """And why nodes ran in eager, and what is wrong. without_fusions: optimizers of ONNX Runtime that are off."""
     reference = results(met.function, met.inputs)
     backend = rust_ort.Backend()  # the list of a process's graphs lets old ones go
     client = FakeClient()
-    client.disabled_optimizers = without_fusions
+    client.disabled_optimizers = [*without_fusions]
     with pytest.MonkeyPatch.context() as patch:
         use_client(patch, client)
         try:
@@ -437,7 +437,7 @@ def test_the_fusion_of_a_transpose_and_a_product_with_a_vector_is_still_wrong(n_
         return torch.from_numpy(session.run(None, {"matrix": matrix, "vector": vector})[0])
 
     right = torch.from_numpy(matrix.T @ vector)
-    torch.testing.assert_close(product(WRONG_OPTIMIZERS), right)
+    torch.testing.assert_close(product([*WRONG_OPTIMIZERS]), right)
     switched_on = product([name for name in WRONG_OPTIMIZERS if name != VECTORS])
     is_right = torch.allclose(switched_on, right)
     assert not is_right, f"onnxruntime {onnxruntime.__version__} is right with {VECTORS}: it can be switched on"

@@ -16,13 +16,13 @@ from onnx import helper
 from torch import Tensor, fx, nn
 
 import rust_ort
-from rust_ort._native import adding_operators
 from rust_ort.errors import ClientError
 from rust_ort.link.specs import Verdict, not_compared
 from rust_ort.observe.choices import why_open
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.sums import Sums, added_up
 from rust_ort.observe.terms import Terms
+from rust_ort.tables import ADDING_OPERATORS
 
 aten = torch.ops.aten
 
@@ -48,7 +48,6 @@ def test_terms_of_sums_are_their_sizes() -> None:
 @pytest.mark.usefixtures("daemon")
 def test_terms_are_what_the_nodes_of_onnx_give_of_sizes(tmp_path: Path) -> None:
     """`rust-ort blame` takes them for that, where it knows all of the nodes."""
-    adding = set(adding_operators())
     x, y = torch.linspace(-2, 3, 20).reshape(4, 5), torch.linspace(1, -3, 20).reshape(4, 5)
     image, kernel = torch.linspace(-1, 1, 32).reshape(1, 2, 4, 4), torch.linspace(-1, 2, 24).reshape(3, 2, 2, 2)
     met = set()
@@ -69,7 +68,7 @@ def test_terms_are_what_the_nodes_of_onnx_give_of_sizes(tmp_path: Path) -> None:
         (path,) = folder.glob("run/*/part_0/model.onnx")
         model = onnx.load(path)
         ops = {node.op_type for node in model.graph.node} - {"Constant"}
-        assert ops <= adding, f"{target}: {ops - adding} in no list of src/onnx/terms.rs"
+        assert ops <= ADDING_OPERATORS, f"{target}: {ops - ADDING_OPERATORS} in no list of src/onnx/terms.rs"
         met |= ops
         feeds = {given.name: tensor.abs().numpy() for given, tensor in zip(model.graph.input, inputs, strict=True)}
         (given,) = onnx.reference.ReferenceEvaluator(model).run(None, feeds)

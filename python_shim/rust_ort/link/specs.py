@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from rust_ort._native import NOISE_FACTOR, verdict_kinds
 from rust_ort.errors import ClientError
 from rust_ort.link import wire
 from rust_ort.memory.layout import ONNX_CODE
 from rust_ort.options import Options, Tolerance
+from rust_ort.tables import NOISE_FACTOR, VERDICT_KINDS
 
 CUDA = "CUDAExecutionProvider"
 
@@ -122,7 +122,7 @@ class Verdict:
     def is_pass(self) -> bool:
         """The candidate is as right as eager: inside tolerance, or outside it by no more than float64 explains, by a
         choice between equals, or by an order that is open."""
-        return self.kind in PASSES
+        return VERDICT_KINDS[self.kind]
 
     @property
     def is_worse(self) -> bool:
@@ -133,10 +133,6 @@ class Verdict:
     def is_measured(self) -> bool:
         """There was a pair."""
         return self.is_pass or self.kind == "mismatch"
-
-
-KINDS = tuple(kind for kind, _ in verdict_kinds())
-PASSES = tuple(kind for kind, is_pass in verdict_kinds() if is_pass)
 
 
 def not_compared(name: str, reason: str) -> Verdict:

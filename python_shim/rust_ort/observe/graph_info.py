@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,7 +89,7 @@ class GraphInfo:
     `branches`: nodes that took another one;
     `results`: outputs that are as right as eager's of the graph's own inputs; `unwritten`: outputs that are memory
     nobody wrote into, each with a copy. `division`: what rules of the option runtimes made of its nodes. `placement`:
-    which execution providers have them.
+    which execution providers have them. `told`: (what, name) of what was warned of.
     `code`: gives the compiled code as long as it lives. `options`: what it was compiled with; None of a copy in another
     process."""
 
@@ -119,6 +119,7 @@ class GraphInfo:
     branches: set[str] = field(default_factory=set, repr=False)
     results: list[torch.Tensor] = field(default_factory=list, repr=False)
     unwritten: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list, repr=False)
+    told: set[tuple[str, str]] = field(default_factory=set, repr=False)
     code: Callable[[], object] = field(default=_gone, repr=False)
     options: Options | None = field(default=None, repr=False)
 
@@ -172,9 +173,7 @@ class GraphInfo:
         for info in self._with_run():
             info.verdicts.extend((step, verdict) for verdict in verdicts)
             del info.verdicts[:-KEPT_VERDICTS]
-        for verdict in verdicts:
-            if verdict.kind == "mismatch":
-                log.warning("%s, call %d: %s differs from eager: %s", self.name, step, verdict.name, _sentence(verdict))
+        self._tell(step, "outputs that differ from eager", _mismatches(verdicts))
 
     def add_right(self, part: int, *, right: bool) -> None:
         for info in self._with_run():
@@ -212,29 +211,33 @@ class GraphInfo:
         for info in self._with_run():
             info.nodes.extend((step, node) for node in nodes)
             del info.nodes[:-KEPT_VERDICTS]
-        first = next((node for node in nodes if node.is_wrong), None)
-        if first is not None:
-            log.warning("%s, call %d: the first node whose own kernel differs from eager: %s", self.name, step, first)
-        failed = [node for node in nodes if node.is_failed]
-        if failed:
-            log.warning("%s, call %d: %d nodes could not be compared: %s", self.name, step, len(failed), failed[0])
-        for verdict in changed:
-            if verdict.kind == "mismatch":
-                log.warning(
-                    "%s, call %d: optimizing the model changed %s: %s",
-                    self.name,
-                    step,
-                    verdict.name,
-                    _sentence(verdict),
-                )
+        self._tell(step, "nodes whose own kernel differs from eager", {n.name: str(n) for n in nodes if n.is_wrong})
+        self._tell(step, "nodes that could not be compared", {n.name: str(n) for n in nodes if n.is_failed})
+        self._tell(step, "outputs that optimizing the model changed", _mismatches(changed))
+
+    def _tell(self, step: int, what: str, found: Mapping[str, str]) -> None:
+        """One warning of all that a call found, with the first of it, where some was not told before; else one line for
+        whoever listens to debug. found: {name: what is said of it}."""
+        if not found:
+            return
+        new = {(what, name) for name in found} - self.told
+        self.told |= new
+        first = next(iter(found.values()))
+        level = logging.WARNING if new else logging.DEBUG
+        log.log(level, "%s, call %d: %s: %d, the first: %s", self.name, step, what, len(found), first)
 
     def first_wrong_node(self) -> NodeVerdict | None:
         """The first node, over all calls, whose own kernel differs from eager."""
         return next((node for _, node in self.nodes if node.is_wrong), None)
 
 
-def _sentence(verdict: Verdict) -> str:
-    return str(verdict.reason or f"max |candidate - reference| = {verdict.max_abs}")
+def _mismatches(verdicts: Iterable[Verdict]) -> dict[str, str]:
+    """{name: what is said of it}."""
+    return {
+        verdict.name: verdict.reason or f"{verdict.name}: max |candidate - reference| = {verdict.max_abs}"
+        for verdict in verdicts
+        if verdict.kind == "mismatch"
+    }
 
 
 class GraphLog:

@@ -15,7 +15,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from rust_ort._native import ROUNDINGS
+from rust_ort.tables import ROUNDINGS
 
 log = logging.getLogger("rust_ort")
 aten = torch.ops.aten

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rust_ort.errors import ClientError, NumericMismatch
-from rust_ort.link.specs import KINDS, Verdict
+from rust_ort.link.specs import Verdict
 from rust_ort.observe import placement, work
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.peer import TORCHS_OWN
 from rust_ort.observe.rules import rule_lines, total
+from rust_ort.tables import VERDICT_KINDS
 
 SCHEMA_VERSION = 7
 """Of Report.to_json. 2: metrics, nodes, what is missing. 3: noise, births of NaN and infinity. 4: division.
@@ -337,7 +338,9 @@ def _kinds(verdicts: Iterable[Verdict]) -> Counter[str]:
 
 def _listed(counts: Mapping[str, int]) -> str:
     """Of `_kinds`, such as "8 match, 1 open order"; "" of none."""
-    return ", ".join(f"{counts[kind]} {kind}".replace("open_order", "open order") for kind in KINDS if counts.get(kind))
+    return ", ".join(
+        f"{counts[kind]} {kind}".replace("open_order", "open order") for kind in VERDICT_KINDS if counts.get(kind)
+    )
 
 
 def _sentence(verdict: Verdict) -> str:

@@ -14,20 +14,17 @@ import torch
 from onnx import numpy_helper
 from torch import Tensor
 
-from rust_ort._native import wrong_optimizers
 from rust_ort.call.client import Client
-from rust_ort.link.specs import KINDS, Policy, Verdict
+from rust_ort.link.specs import Policy, Verdict
 from rust_ort.observe.values import named_tensors
 from rust_ort.observe.verdicts import Pair
 from rust_ort.options import Options
+from rust_ort.tables import VERDICT_KINDS, WRONG_OPTIMIZERS
 
 Model: TypeAlias = onnx.ModelProto | str | os.PathLike[str]
 Shape = tuple[int | str, ...]
 
-WRONG_OPTIMIZERS = wrong_optimizers()
-"""Give wrong values in onnxruntime 1.31.1 (docs/design/known-wrong-upstream.md)."""
-
-WORDS = {kind: kind.title().replace("_", "") for kind in KINDS}
+WORDS = {kind: kind.title().replace("_", "") for kind in VERDICT_KINDS}
 
 
 def inputs_from_onnx_model(model: Model, init: bool = False) -> list[tuple[str, str, int, Shape]]:
@@ -169,7 +166,7 @@ def _session(path: Path, *, optimized: Path | None, cuda: bool) -> Any:
     providers = ["CUDAExecutionProvider"] * cuda + ["CPUExecutionProvider"]
     try:
         return onnxruntime.InferenceSession(
-            str(path), options, providers=providers, disabled_optimizers=WRONG_OPTIMIZERS
+            str(path), options, providers=providers, disabled_optimizers=[*WRONG_OPTIMIZERS]
         )
     except Exception as error:  # onnxruntime has one class an error code, with no base of its own
         raise Refused(str(error).strip()) from error

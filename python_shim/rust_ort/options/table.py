@@ -8,16 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rust_ort._native import NOISE_FACTOR, THREADS, passes
+from rust_ort._native import THREADS
 from rust_ort.errors import NotAvailableYet, OptionError
 from rust_ort.options import checks, environment
 from rust_ort.options.environment import ENV_PREFIX
 from rust_ort.options.tolerance import Tolerance
+from rust_ort.tables import NOISE_FACTOR, PASSES
 
 # torchlib's functions are written at the lowest; onnxruntime 1.31 implements up to the highest.
 LOWEST_OPSET, HIGHEST_OPSET = 18, 26
-PASSES = tuple(passes())
-"""Over a model, in the order in which they run."""
 
 
 def _option(

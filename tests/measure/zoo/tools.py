@@ -18,12 +18,12 @@ from measure.zoo.model import Call
 from rust_ort.export.unwritten import UNWRITTEN
 from rust_ort.link.daemon import find_binary
 from rust_ort.link.program import environment
-from rust_ort.link.specs import PASSES
 from rust_ort.observe.sides import AS_GIVEN, BOTH_NONE, BY_CHANCE, ZEROS_FOR_NONE
+from rust_ort.tables import VERDICT_KINDS
 
 NO_KERNEL = "the runtime has no float64 kernel of"
 """What ONNX Runtime says of an operator without a kernel of float64, such as Erf."""
-RIGHT = PASSES
+RIGHT = tuple(kind for kind, is_pass in VERDICT_KINDS.items() if is_pass)
 """Kinds of verdicts that accuse nobody."""
 IN_EAGER = "ran in eager: "
 """Begins the reason of a graph that has no parts: there is nothing to compare."""
