@@ -15,7 +15,9 @@ from measure.zoo import report
 from measure.zoo.__main__ import Results, Runner, wanted
 from measure.zoo.judge import leaves, wrong
 from measure.zoo.model import Call, Subject, default_loss
-from measure.zoo.run import Judge, Side
+from measure.zoo.run import Judge
+from measure.zoo.side import Side
+from measure.zoo.timed import timed
 
 EXACT = torch.linspace(-3.0, 3.0, 1000, dtype=torch.float64)
 EAGER = (EXACT * (1 + 1e-6 * torch.cos(1e3 * EXACT))).float()
@@ -188,6 +190,15 @@ def clocked(call: float, again: float = 2.0) -> dict[str, Any]:
     sides = {"rust_ort": (call, 8.0), "warm": (call, again), "aot_eager": (0.1, 2.0)}
     made = {name: {"status": "pass", "first": 9.0, "call": one, "compile": two} for name, (one, two) in sides.items()}
     return {"status": "pass", "why": "", **made, "eager": {"call": 0.05}, "load": 1.0}
+
+
+def test_a_models_times_are_told_for_each_side() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    call = Call(args=(torch.ones(2, 4),))
+    found = timed(Subject(module=module, evaluated=call, trained=call), train=True, peer="aot_eager")
+    assert found["status"] == "pass", found
+    assert min(found[side]["compile"] for side in ("rust_ort", "warm", "aot_eager")) > 0.01, found
+    assert found["eager"]["call"] > 0
 
 
 def test_the_report_names_each_fault_and_each_that_is_slow() -> None:

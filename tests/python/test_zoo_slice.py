@@ -13,7 +13,7 @@ from measure.zoo.__main__ import Results, Runner
 SITE = Path(__file__).parents[2] / "build" / "zoo" / "site"
 """Where `make test` and `make zoo` put the zoo's packages."""
 TASKS = ("eval", "train", "compare", "blame", "bfloat16")
-SLICE = {"GIN": (*TASKS, "eval time"), "DeepSpeech": TASKS, "squeezenet1_1": TASKS[:3]}
+SLICE = {"GIN": TASKS, "DeepSpeech": TASKS, "squeezenet1_1": TASKS[:3]}
 
 
 @pytest.mark.skipif(not SITE.is_dir(), reason="the zoo's packages are not there: make test installs them")
@@ -36,6 +36,3 @@ def test_a_model_of_the_zoo_passes_its_tasks(name: str, tasks: tuple[str, ...], 
     )
     assert found["compare"]["values"] > 4
     assert "blame" not in tasks or found["blame"]["nodes"] > 10
-    if "eval time" in tasks:
-        clocked = found["eval time"]
-        assert min(clocked[side]["compile"] for side in ("rust_ort", "warm", "aot_eager")) > 0.01, clocked
