@@ -14,6 +14,7 @@ RUN_ID=
 BOUNDED=
 BESIDE=
 TIMES=
+AHEAD=
 
 # An empty environment has neither cargo's nor pyenv's folder on PATH. Without HOME, bash takes ~ from the user database.
 export HOME="${HOME:-$(cd ~ && pwd)}"
@@ -134,7 +135,10 @@ build() { # build [<cargo's options>...]
     need_rust
     # Wheels come over the network while cargo builds: in a process group of their own, which an end here takes along.
     set -m
-    setup &
+    {
+        setup
+        $AHEAD
+    } &
     wheels=$!
     set +m
     trap 'kill -- "-$wheels" 2>/dev/null || true' EXIT
@@ -253,6 +257,12 @@ fresh_install() {
     within 1200 "$PY" tests/fresh.py
 }
 
+# Over the network while cargo builds. What fails here is tried again where it is needed, and told there.
+wheels_of_tests() {
+    zoo_packages || true
+    step "wheels of the fresh install" "$PY" tests/fresh.py --ahead || true
+}
+
 fresh_counts() {
     cat build/fresh-counts 2>/dev/null || { printf 'Fresh install: no result (see above)\n'; return 1; }
 }
@@ -283,6 +293,7 @@ run_tests() {
     mkdir -p build
     TIMES=$ROOT/build/steps.tsv
     : >"$TIMES"
+    AHEAD=wheels_of_tests
     # The tests' own build of the library beside the library's.
     build --lib --bins --tests --examples
     rm -f build/rust-tests.log build/python-tests.xml build/fresh-counts build/times.json
