@@ -13,6 +13,8 @@ SOCKET_HOME=
 RUN_ID=
 BOUNDED=
 BESIDE=
+TIMES=
+AHEAD=
 
 # An empty environment has neither cargo's nor pyenv's folder on PATH. Without HOME, bash takes ~ from the user database.
 export HOME="${HOME:-$(cd ~ && pwd)}"
@@ -23,12 +25,13 @@ fail() {
     exit 2
 }
 
-# step <name> <command...>: runs it, prints its name and how long it took.
+# step <name> <command...>: runs it, prints its name and how long it took, into the file TIMES as well.
 step() {
     local name=$1 begin=$SECONDS status=0
     shift
     printf '==> %s\n' "$name"
     "$@" || status=$?
+    [[ -z $TIMES ]] || printf '%s\t%d\n' "$name" $((SECONDS - begin)) >>"$TIMES"
     if ((status)); then
         printf '<== %s: FAILED (exit %d) after %d s\n' "$name" "$status" $((SECONDS - begin))
         return "$status"
@@ -132,7 +135,10 @@ build() { # build [<cargo's options>...]
     need_rust
     # Wheels come over the network while cargo builds: in a process group of their own, which an end here takes along.
     set -m
-    setup &
+    {
+        setup
+        $AHEAD
+    } &
     wheels=$!
     set +m
     trap 'kill -- "-$wheels" 2>/dev/null || true' EXIT
@@ -251,6 +257,12 @@ fresh_install() {
     within 1200 "$PY" tests/fresh.py
 }
 
+# Over the network while cargo builds. What fails here is tried again where it is needed, and told there.
+wheels_of_tests() {
+    zoo_packages || true
+    step "wheels of the fresh install" "$PY" tests/fresh.py --ahead || true
+}
+
 fresh_counts() {
     cat build/fresh-counts 2>/dev/null || { printf 'Fresh install: no result (see above)\n'; return 1; }
 }
@@ -261,22 +273,9 @@ rust_counts() {
     sed -n 's/^test \(.*\) \.\.\. FAILED$/    FAILED \1/p' build/rust-tests.log
 }
 
+# python_counts <seconds>: what the Python tests gave, the slowest of their files; build/times.json.
 python_counts() {
-    [[ -s build/python-tests.xml ]] || { printf 'Python: no result (see above)\n'; return 1; }
-    "$PY" - <<'EOF'
-import xml.etree.ElementTree as ET
-total = skipped = 0
-failed = []
-for test in ET.parse("build/python-tests.xml").getroot().iter("testcase"):
-    total += 1
-    skipped += test.find("skipped") is not None
-    for what in (test.find("failure"), test.find("error")):
-        if what is not None:
-            failed.append((test, what))
-print(f"Python: {total - len(failed) - skipped} passed, {len(failed)} failed, {skipped} skipped")
-for test, what in failed:
-    print(f"    FAILED {test.get('classname')}::{test.get('name')}: {what.get('message', '')[:300]}")
-EOF
+    "$PY" tests/times.py --steps "$TIMES" --seconds "$1"
 }
 
 # What keeps one core busy goes on beside the Rust tests and clippy, which keep another one so.
@@ -291,10 +290,13 @@ beside_rust() {
 
 run_tests() {
     local begin=$SECONDS status=0
+    mkdir -p build
+    TIMES=$ROOT/build/steps.tsv
+    : >"$TIMES"
+    AHEAD=wheels_of_tests
     # The tests' own build of the library beside the library's.
     build --lib --bins --tests --examples
-    mkdir -p build
-    rm -f build/rust-tests.log build/python-tests.xml build/fresh-counts
+    rm -f build/rust-tests.log build/python-tests.xml build/fresh-counts build/times.json
     own_daemon
     RUST_ORT_TEST_ONNXRUNTIME=$(onnxruntime_library)
     export RUST_ORT_TEST_ONNXRUNTIME
@@ -312,11 +314,44 @@ run_tests() {
     step "Python tests" python_tests || status=1
     printf '\n'
     rust_counts || status=1
-    python_counts || status=1
+    python_counts $((SECONDS - begin)) || status=1
     fresh_counts || status=1
     printf 'Time:   %d s, setup and build included\n' $((SECONDS - begin))
     if ((status)); then printf 'FAILED (see above; logs in build/)\n'; else printf 'all passed\n'; fi
     return "$status"
+}
+
+# What measures: title | Python's arguments | those that ARGS replaces. With ARGS, only what they name is written: a part
+# is not what a page of docs/results holds.
+declare -A MEASURES=(
+    [guide]="guide|-m measure.guide|"
+    [bench]="bench|-m measure.bench|--output docs/results/bench.md"
+    [coverage]="coverage|-m measure.coverage|--output docs/results/coverage.md"
+    [random-graphs]="random functions|-m measure.random_graphs|--output docs/results/random-graphs.md --runs docs/results/random-graphs.json"
+    [op-census]="census of operators|-W ignore -m measure.op_census|--output docs/results/op-census.md"
+    [planted]="planted faults|-W ignore -m measure.planted|--output docs/results/planted.md"
+    [blame]="who is blamed|-W ignore -m measure.blame|--output docs/results/blame.md"
+    [same-size]="faults no larger than rounding|-W ignore -m measure.same_size|--output docs/results/same-size.md"
+    [keep]="what to keep in float32|-W ignore -m measure.keep|--output docs/results/keep-in-float32.md"
+    [prove]="faults planted in a Llama decoder|-W ignore -m rust_ort.studies.prove|"
+    [torch-nodes]="models on libtorch|-W ignore -m measure.torch_nodes|--output docs/results/torch-runtime.md"
+    [fuzz]="fuzzing|-m measure.fuzz|--output docs/results/trust.md"
+    [soak]="soak|-m measure.soak|--output docs/results/trust.md"
+    [align]="align beside onnx-array-api|-W ignore -m measure.align|--output docs/results/align.md"
+)
+
+# measured <name> [<more of PYTHONPATH>]: its step alone.
+measured() {
+    local title arguments default
+    IFS='|' read -r title arguments default <<<"${MEASURES[$1]}"
+    # shellcheck disable=SC2086  # lists
+    step "$title" env PYTHONPATH="$ROOT/tests${2:+:$2}" "$PY" $arguments ${ARGS:-$default}
+}
+
+measure() {
+    build
+    own_daemon
+    measured "$1"
 }
 
 demo() {
@@ -326,47 +361,14 @@ demo() {
     step "main job" "$PY" -m rust_ort.studies.main_job --folder "$ROOT/dumps" ${ARGS:-}
 }
 
-# With ARGS="--only options", that section alone.
-guide() {
-    build
-    own_daemon
-    # shellcheck disable=SC2086
-    step "guide" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.guide ${ARGS:-}
-}
-
-bench() {
-    build
-    own_daemon
-    # shellcheck disable=SC2086
-    step "bench" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.bench ${ARGS:---output docs/results/bench.md}
-}
-
-# With ARGS, only what they name is written: part of a sweep is not what docs/results/coverage.json holds.
 coverage() {
     local status=0
     build
     own_daemon
-    # shellcheck disable=SC2086
-    step "coverage" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.coverage ${ARGS:---output docs/results/coverage.md} || status=1
+    measured coverage || status=1
     [[ -n ${ARGS:-} ]] || step "coverage with dynamic sizes" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.coverage \
         --dynamic --output docs/results/coverage-dynamic.md || status=1
     return "$status"
-}
-
-# With ARGS, only what they name is written: a few seeds are not what docs/results/random-graphs.md tells of.
-random_graphs() {
-    build
-    own_daemon
-    # shellcheck disable=SC2086
-    step "random functions" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.random_graphs ${ARGS:---output docs/results/random-graphs.md --runs docs/results/random-graphs.json}
-}
-
-# With ARGS, only what they name is written: some architectures are not what docs/results/op-census.json holds.
-op_census() {
-    build
-    own_daemon
-    # shellcheck disable=SC2086
-    step "census of operators" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.op_census ${ARGS:---output docs/results/op-census.md}
 }
 
 # What `make test` skips, since building it takes as long as all the rest: the runtimes' tests over libtorch.
@@ -386,75 +388,24 @@ test_torch() {
     return "$status"
 }
 
-# With ARGS, only what they name is written, and in float32 alone.
+# With ARGS in float32 alone.
 torch_nodes() {
     local status=0
     build_torch
     own_daemon
-    # shellcheck disable=SC2086
-    step "models on libtorch" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.torch_nodes ${ARGS:---output docs/results/torch-runtime.md} || status=1
+    measured torch-nodes || status=1
     [[ -n ${ARGS:-} ]] || step "models in half precision on libtorch" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore \
         -m measure.torch_half --output docs/results/torch-half.md || status=1
     return "$status"
 }
 
-# With ARGS, only what they name is written.
-planted() {
-    build
-    own_daemon
-    # shellcheck disable=SC2086
-    step "planted faults" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.planted ${ARGS:---output docs/results/planted.md}
-}
-
-# With ARGS, only what they name is written.
-blame() {
-    build
-    own_daemon
-    # shellcheck disable=SC2086
-    step "who is blamed" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.blame ${ARGS:---output docs/results/blame.md}
-}
-
-# With ARGS, only what they name is written.
-same_size() {
-    build
-    own_daemon
-    # shellcheck disable=SC2086
-    step "faults no larger than rounding" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.same_size ${ARGS:---output docs/results/same-size.md}
-}
-
-# With ARGS, only what they name is written.
-keep() {
-    build
-    own_daemon
-    # shellcheck disable=SC2086
-    step "what to keep in float32" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.keep ${ARGS:---output docs/results/keep-in-float32.md}
-}
-
-prove() {
-    build
-    own_daemon
-    # shellcheck disable=SC2086
-    step "faults planted in a Llama decoder" "$PY" -W ignore -m rust_ort.studies.prove ${ARGS:-}
-}
-
-# With ARGS, only what they name is written. The tests are built in release, as `make test` builds them.
+# The tests are built in release, as `make test` builds them.
 fuzz() {
-    local status=0
     build --lib --bins --tests --examples
     own_daemon
     RUST_ORT_TEST_ONNXRUNTIME=$(onnxruntime_library)
     export RUST_ORT_TEST_ONNXRUNTIME
-    # shellcheck disable=SC2086
-    step "fuzzing" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.fuzz ${ARGS:---output docs/results/trust.md} || status=1
-    return "$status"
-}
-
-# With ARGS, only what they name is written: a rehearsal is not what docs/results/trust.md holds. It has a daemon of its own.
-soak() {
-    build
-    own_daemon
-    # shellcheck disable=SC2086
-    step "soak" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.soak ${ARGS:---output docs/results/trust.md}
+    measured fuzz
 }
 
 # packages_apart <name> <what>: those of tests/requirements/<name>.txt in build/<name>/site, beside the environment, which
@@ -481,14 +432,11 @@ zoo() {
     step "zoo" env PYTHONPATH="$ROOT/tests:$ROOT/build/zoo/site" "$PY" -W ignore -m measure.zoo "$@"
 }
 
-# With ARGS, only what they name is measured, and written where they say.
 align() {
     build
     packages_apart align "onnx-array-api"
     own_daemon
-    # shellcheck disable=SC2086
-    step "align beside onnx-array-api" env PYTHONPATH="$ROOT/tests:$ROOT/build/align/site" "$PY" -W ignore \
-        -m measure.align ${ARGS:---output docs/results/align.md}
+    measured align "$ROOT/build/align/site"
 }
 
 # With ARGS="--only generate", only these sections are written. Studies are their own judges: what they find is told, not asserted.
@@ -650,7 +598,8 @@ doctor() {
 }
 
 case ${1:-} in
-setup | build | demo | guide | bench | coverage | planted | blame | keep | prove | zoo | align | studies | fuzz | soak | audit | requirements | matrix | doctor) "$1" ;;
+setup | build | demo | coverage | zoo | align | studies | fuzz | audit | requirements | matrix | doctor) "$1" ;;
+guide | bench | random-graphs | op-census | planted | blame | same-size | keep | prove | soak) measure "$1" ;;
 test) run_tests ;;
 lint | fmt)
     setup
@@ -663,9 +612,6 @@ fmt-check)
 build-torch) build_torch ;;
 torch-nodes) torch_nodes ;;
 test-torch) test_torch ;;
-random-graphs) random_graphs ;;
-same-size) same_size ;;
-op-census) op_census ;;
 gpu-check) gpu_check ;;
 gpu-pack) gpu_pack ;;
 clean) rm -rf target build "$VENV" python_shim/wheel_data python_shim/rust_ort/_native.*.so ;;

@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import gc
-import logging
 import os
 import random
 import signal
@@ -20,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import warm
 from support import FakeClient, serving, use_client
-from torch._dynamo import guards
 
 from rust_ort.call import client as client_module
 from rust_ort.call.client import Client
@@ -45,16 +44,7 @@ PR_SET_PDEATHSIG = 1
 os.register_at_fork(after_in_child=lambda: ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
 
 
-def spare_torchs_own_measuring() -> None:
-    """A sixth of the tests' time: pytest hangs its handlers on every logger, and torch traces each compilation for
-    whoever listens to this one; and it flushes the processor's caches to time the guards of each graph."""
-    logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]
-    if hasattr(guards, "profile_guard_manager"):
-        guards.profile_guard_manager = lambda *_: 0.0
-
-
-spare_torchs_own_measuring()
-gc.set_threshold(50_000, 20, 100)  # with Python's own a twelfth of the tests' time; torch collects after it compiles
+warm.spare_torchs_own_measuring()
 
 
 @dataclass
@@ -115,6 +105,12 @@ def binary() -> str | None:
         return find_binary()
     except ClientError:
         return None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def warm_interpreters_end_with_the_session() -> Iterator[None]:
+    yield
+    warm.stop()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
+import warm
 from conftest import Daemon, alive, held, interrupted_while_held, wait_until
 from onnx import TensorProto, helper
 
@@ -489,7 +489,7 @@ def test_two_processes_at_once_start_one_daemon(daemon: Daemon) -> None:
         "from rust_ort.call.client import Client; from rust_ort.options import Options;"
         "print(Client.get(Options.parse({})).connection().daemon_pid)"
     )
-    processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(3)]
+    processes = [warm.start([sys.executable, "-c", code]) for _ in range(3)]
     said = {process.communicate()[0] for process in processes}
     assert len(said) == 1
     assert [process.returncode for process in processes] == [0, 0, 0]
@@ -507,8 +507,8 @@ kept = run([torch.ones(10), torch.ones(10)])
 grad = torch.ones(10, requires_grad=True) * kept[0]
 print(kept[0].sum().item())
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False)
-    assert (ended.returncode, ended.stdout) == (0, b"20.0\n"), ended.stderr.decode()
+    ended = warm.run([sys.executable, "-c", code], timeout=120)
+    assert (ended.returncode, ended.stdout) == (0, "20.0\n"), ended.stderr
 
 
 def test_a_missing_onnxruntime_says_what_to_install(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -522,7 +522,7 @@ def test_onnxruntime_is_not_imported(daemon: Daemon) -> None:
         "import sys; from rust_ort.call.client import Client; from rust_ort.options import Options;"
         "Client.get(Options.parse({})).leased(); print('onnxruntime' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"False\n"
+    assert warm.run([sys.executable, "-c", code], check=True).stdout == "False\n"
 
 
 def test_a_folder_open_to_others_is_refused(daemon: Daemon) -> None:

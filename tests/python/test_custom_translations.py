@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import onnxscript
 import pytest
 import torch
+import warm
 from onnxscript import opset18, opset23
 from support import FakeClient
 from torch import Tensor
@@ -333,5 +333,5 @@ print(before.is_registered(nms), exporter.registry().is_registered(nms), exporte
 
 
 def test_torchlibs_functions_of_a_library_that_is_imported_late_are_found() -> None:
-    done = subprocess.run([sys.executable, "-c", LIBRARY_IMPORTED_LATE], capture_output=True, text=True, check=True)
+    done = warm.run([sys.executable, "-c", LIBRARY_IMPORTED_LATE], check=True)
     assert done.stdout.split() == ["False", "True", "True"]

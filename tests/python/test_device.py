@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+import warm
 
 from rust_ort.link import pool
 
 ROOT = Path(__file__).resolve().parents[2]
+OF_THE_CLIENT = ("libcuda.so.1", "libnvidia-ml.so.1")
+"""What the process of the calls loads itself. The executor, a program of its own, finds all by LD_LIBRARY_PATH."""
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +29,12 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def no_compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the stand-in's libcuda.so.1 alone."""
+    return built(tmp_path_factory.mktemp("no-compiler"), "libcuda.so.1", "fake_libcuda.c")
+
+
+@pytest.fixture(scope="session")
 def management(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the stand-in's libnvidia-ml.so.1."""
     return built(tmp_path_factory.mktemp("management"), "libnvidia-ml.so.1", "fake_libnvidia_ml.c")
@@ -33,7 +42,8 @@ def management(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def built(folder: Path, library: str, source: str, *options: str) -> Path:
     fixture = ROOT / "tests/fixtures" / source
-    command = ["cc", "-shared", "-fPIC", "-O1", "-pthread", *options, "-o", str(folder / library), str(fixture)]
+    named = ["-o", str(folder / library), f"-Wl,-soname,{library}"]
+    command = ["cc", "-shared", "-fPIC", "-O1", "-pthread", *options, *named, str(fixture)]
     subprocess.run(command, check=True)
     return folder
 
@@ -56,9 +66,11 @@ def calls(driver: Path, tmp_path: Path) -> Callable[..., str]:
             **environment,
         }
         everything = {**os.environ, **own}
+        folders = map(Path, everything["LD_LIBRARY_PATH"].split(os.pathsep))
+        stand_ins = [folder / library for folder in folders for library in OF_THE_CLIENT if (folder / library).exists()]
         program = [sys.executable, str(Path(__file__).parent / "device_calls.py"), name, *arguments]
         try:
-            done = subprocess.run(program, env=everything, capture_output=True, text=True, timeout=120, check=False)
+            done = warm.run(program, env=everything, timeout=120, modules=warm.EXPORT, libraries=stand_ins)
         finally:
             binary = everything["RUST_ORT_BINARY"]
             subprocess.run([binary, "stop", "--force"], env=everything, capture_output=True, timeout=60, check=False)
@@ -113,7 +125,7 @@ BY_EVENTS = {"RUST_ORT_TEST_ORDER_BY_EVENTS": "1"}
 def test_a_stream_that_waits_for_a_dead_executor_comes_to_rest(
     environment: dict[str, str], calls: Callable[..., str]
 ) -> None:
-    calls("killed_with_work_on_its_stream", FAKE_CUDA_LAZY="1500", **environment)
+    calls("killed_with_work_on_its_stream", FAKE_CUDA_LAZY="700", **environment)
 
 
 def test_a_call_is_part_of_the_stream_before_the_executor_reads_it(calls: Callable[..., str]) -> None:
@@ -186,9 +198,8 @@ def test_a_training_step_of_regions_is_eagers(calls: Callable[..., str]) -> None
     calls("regions_of_a_training_step")
 
 
-def test_without_a_compiler_sessions_have_no_regions(calls: Callable[..., str], tmp_path: Path) -> None:
-    built(tmp_path, "libcuda.so.1", "fake_libcuda.c")
-    calls("regions_without_a_compiler", LD_LIBRARY_PATH=str(tmp_path))
+def test_without_a_compiler_sessions_have_no_regions(calls: Callable[..., str], no_compiler: Path) -> None:
+    calls("regions_without_a_compiler", LD_LIBRARY_PATH=str(no_compiler))
 
 
 @pytest.mark.parametrize("function", ["nvrtcCompileProgram", "cuModuleLoadData", "cuModuleGetFunction"])
@@ -203,15 +214,13 @@ def test_nodes_of_a_part_on_a_device(name: str, calls: Callable[..., str]) -> No
     calls(name)
 
 
-def test_nodes_are_compared_without_a_compiler_too(calls: Callable[..., str], tmp_path: Path) -> None:
+def test_nodes_are_compared_without_a_compiler_too(calls: Callable[..., str], no_compiler: Path) -> None:
     """On the host, then: the verdicts are the same."""
-    built(tmp_path, "libcuda.so.1", "fake_libcuda.c")
-    calls("nodes_on_the_device", LD_LIBRARY_PATH=str(tmp_path))
+    calls("nodes_on_the_device", LD_LIBRARY_PATH=str(no_compiler))
 
 
-def test_without_a_compiler_observed_calls_are_judged_on_the_host(calls: Callable[..., str], tmp_path: Path) -> None:
-    built(tmp_path, "libcuda.so.1", "fake_libcuda.c")
-    calls("observed_without_a_compiler", LD_LIBRARY_PATH=str(tmp_path))
+def test_without_a_compiler_observed_calls_are_judged_on_the_host(calls: Callable[..., str], no_compiler: Path) -> None:
+    calls("observed_without_a_compiler", LD_LIBRARY_PATH=str(no_compiler))
 
 
 def test_a_dumped_call_whose_executor_dies_leaves_its_inputs(calls: Callable[..., str], tmp_path: Path) -> None:

@@ -1,13 +1,12 @@
 """The three ways to name the backend."""
 
 import copy
-import os
 import pickle
-import subprocess
 import sys
 
 import pytest
 import torch
+import warm
 
 import rust_ort
 
@@ -35,7 +34,7 @@ def test_by_name_without_an_import() -> None:
         "torch.testing.assert_close(torch.compile(m, backend='rust_ort')(x), m(x))\n"
         "assert 'rust_ort' in torch._dynamo.list_backends()\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, env=dict(os.environ))
+    warm.run([sys.executable, "-c", script], check=True)
 
 
 def test_by_name() -> None:

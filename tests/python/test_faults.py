@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 import textwrap
 import threading
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 from conftest import alive, forget_held, held, wait_until
 
 import rust_ort
@@ -178,9 +178,7 @@ def test_executor_killed_in_mid_call(barrier, daemon, tmp_path: Path) -> None:
         expected = model(x)
         kept = compiled(x)
         (executor,) = executor_pids(daemon)
-        other = subprocess.Popen(
-            [sys.executable, "-c", OTHER_CLIENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        other = warm.start([sys.executable, "-c", OTHER_CLIENT])
         try:
             assert other.stdin and other.stdout
             assert other.stdout.readline() == "ready\n"
@@ -237,7 +235,7 @@ def test_client_killed_in_mid_call(barrier, daemon) -> None:
     file = barrier
     file.touch()
     before = set(os.listdir("/dev/shm"))
-    client = subprocess.Popen([sys.executable, "-c", CLIENT_IN_CALL])
+    client = warm.start([sys.executable, "-c", CLIENT_IN_CALL])
     try:
         wait_until(lambda: held(file), "the executor to reach the barrier")
         assert len(executor_pids(daemon)) == 1

@@ -5,7 +5,6 @@ import gc
 import json
 import logging
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import warm
 from test_fork import in_child
 from torch import nn
 
@@ -543,10 +543,8 @@ print(json.dumps(rust_ort.status()["counters"]))
 """
     exports = []
     for value in ("0", "1", "1"):
-        done = subprocess.run(
-            [sys.executable, "-c", program], env={**os.environ, "RUST_ORT_FREEZE_PARAMETERS": value},
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        environment = {**os.environ, "RUST_ORT_FREEZE_PARAMETERS": value}
+        done = warm.run([sys.executable, "-c", program], env=environment, check=True)
         counted = json.loads(done.stdout.splitlines()[-1])
         exports.append((counted["exports"], counted["frozen_bytes"] > 0))
     assert exports == [(1, False), (1, True), (1, True)]

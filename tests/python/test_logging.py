@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import time
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm
 from support import FakeClient
 from torch import Tensor, nn
 
@@ -127,7 +127,7 @@ print("unchanged")
 
 @pytest.mark.usefixtures("daemon")
 def test_other_libraries_loggers_and_the_warnings_filters_stay_as_they_were() -> None:
-    ended = subprocess.run([sys.executable, "-c", LOGGERS], capture_output=True, text=True, timeout=300, check=False)
+    ended = warm.run([sys.executable, "-c", LOGGERS], timeout=300)
     assert ended.returncode == 0 and ended.stdout.endswith("unchanged\n"), ended.stderr[-3000:]
 
 

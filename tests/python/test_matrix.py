@@ -105,6 +105,45 @@ def test_the_report_is_of_the_results_and_of_todays_ranges() -> None:
     assert matrix.REPORT.read_text() == matrix.report(matrix.load())
 
 
+def test_what_was_installed_ahead_is_taken_once_and_only_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh, done = driver("fresh"), list[str]()
+
+    class Environment(fresh.Environment):  # type: ignore[misc]
+        def make(self) -> None:
+            done.append("is there" if self.folder.exists() else "made")
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+        def install(self, *what: str, versions: Any = None) -> None:
+            done.append(what[0])
+            if broken:
+                raise fresh.InstallFailed("the network is gone")
+
+    def check(environment: Any, scratch: Path) -> Any:
+        environment.install("./python_shim")
+        return fresh.Counts(passed=1)
+
+    def run(*words: str) -> list[str]:
+        done.clear()
+        folders = ["--folder", str(tmp_path / "venv"), "--counts", str(tmp_path / "counts")]
+        monkeypatch.setattr(sys, "argv", ["fresh.py", *folders, *words])
+        assert fresh.main() == 0
+        return list(done)
+
+    broken = False
+    monkeypatch.setattr(fresh, "Environment", Environment)
+    monkeypatch.setattr(fresh, "check", check)
+    monkeypatch.setattr(fresh, "LOGS", tmp_path / "logs")
+    made, torch = run("--ahead")
+    assert made == "made" and torch.startswith("torch>=")
+    assert run() == ["is there", "./python_shim"]
+    assert run() == ["made", "./python_shim"], "it was taken"
+    broken = True
+    with pytest.raises(fresh.InstallFailed):
+        run("--ahead")
+    broken = False
+    assert run() == ["made", "./python_shim"], "it was not whole"
+
+
 def test_the_fresh_install_runs_every_program_of_readme_and_guide() -> None:
     fresh = driver("fresh")
     pages = [ROOT / "README.md", *(ROOT / "docs/guide").glob("*.md")]

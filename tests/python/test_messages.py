@@ -5,13 +5,13 @@ import os
 import shutil
 import socket
 import struct
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 import torch
+import warm
 
 import rust_ort
 from rust_ort import errors
@@ -99,7 +99,7 @@ def test_incompatible_daemon_is_named(daemon, monkeypatch: pytest.MonkeyPatch, t
         "    print(error)\n"
     )
     env = dict(os.environ, RUST_ORT_SOCKET=str(path / "v1.sock"))
-    client = subprocess.Popen([sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, text=True)
+    client = warm.start([sys.executable, "-c", script], env=env)
     server.settimeout(120)
     connection, _ = server.accept()
     connection.recv(65536)

@@ -2,7 +2,6 @@
 the same as eager's is seen, in each of the judge's words."""
 
 import random
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm
 from conftest import Daemon
 
 from measure.home import with_tools
@@ -55,13 +55,7 @@ def told(outcome: Outcome) -> str:
 def test_a_seed_makes_the_same_function_in_every_process() -> None:
     text = "from measure.random_graphs.generate import generate\n"
     text += "for seed in range(30): print(generate(seed).program.text().script())"
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        env={**with_tools(), "PYTHONHASHSEED": "7"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    done = warm.run([sys.executable, "-c", text], env=with_tools(), check=True)  # with another seed of Python's hashes
     assert done.stdout == "".join(generate(seed).program.text().script() + "\n" for seed in range(30))
 
 

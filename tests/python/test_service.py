@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import warm
 from conftest import alive, wait_until
 from torch import nn
 
@@ -74,7 +74,7 @@ sys.stdin.read()
 
 
 def test_another_processes_daemon_is_not_stopped(daemon: Any) -> None:
-    other = subprocess.Popen([sys.executable, "-c", ANOTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    other = warm.start([sys.executable, "-c", ANOTHER])
     try:
         assert other.stdout is not None and other.stdout.readline() == "up\n"
         with pytest.raises(ClientError, match="1 other clients are connected"):

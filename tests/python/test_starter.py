@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm
 from conftest import alive, wait_until
 
 import rust_ort
@@ -155,7 +156,7 @@ def test_a_socket_that_is_removed_comes_back(daemon: Any) -> None:
     pid = daemon.pid()
     daemon.socket.unlink()
     torch.testing.assert_close(double(X + 1), (X + 1) * 2)
-    subprocess.run([sys.executable, "-c", STARTER], check=True, timeout=120)
+    warm.run([sys.executable, "-c", STARTER], check=True, timeout=120)
     assert daemon.pid() == pid
     assert "the socket's file was removed" in daemon.logs()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm
 from support import FakeClient
 from test_export_parts import aot_graphs
 
@@ -65,12 +66,15 @@ PARTLY_EAGER = "run(PartlyEager, [4], False)"
 PROGRAMS = f"run(Model, [4], False); run(Model, [3, 5, 7], True); {PARTLY_EAGER}"
 
 
-def run_process(patch: str = "", seed: str = "0", programs: str = PARTLY_EAGER) -> dict[str, Any]:
-    """Runs the models in a process of their own, held against eager there."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROCESS.format(patch=textwrap.dedent(patch), programs=programs)],
-        env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+def run_process(patch: str = "", seed: str | None = None, programs: str = PARTLY_EAGER) -> dict[str, Any]:
+    """Runs the models in a process of their own, held against eager there. seed: of its hashes; those without have one
+    of their own. A process has imported nothing but torch before."""
+    command = [sys.executable, "-c", PROCESS.format(patch=textwrap.dedent(patch), programs=programs)]
+    if seed is None:
+        done = warm.run(command)
+    else:
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return {**json.loads(done.stdout.splitlines()[-1]), "stderr": done.stderr}
 
@@ -207,9 +211,19 @@ def test_the_base_of_the_table_is_torchs_but_for_composite_operators() -> None:
     assert exporter.whole_operators() == theirs
 
 
-def test_the_study_says_what_a_warm_process_does(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_study_says_what_a_warm_process_does(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from measure import warm_start
 
+    programs = subprocess.run
+
+    def run(command: Any, *, env: Any, **given: Any) -> Any:
+        if command[0] == sys.executable:
+            return warm.run(command, env=env, check=True)
+        return programs(command, env=env, **given)
+
+    monkeypatch.setattr(subprocess, "run", run)
     variants = "rust_ort cold,rust_ort warm"
     assert warm_start.main(["--size", "small", "--rounds", "1", "--variants", variants]) == 0
     rows = [line.split(" | ") for line in capfd.readouterr().out.splitlines() if line.startswith("| rust_ort ")]
