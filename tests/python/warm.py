@@ -358,7 +358,7 @@ def main() -> None:
     modules: list[str] = [*TORCH]
     while True:
         for module in modules:
-            with contextlib.suppress(ImportError):  # torch's names differ from release to release
+            with contextlib.suppress(Exception):  # names differ from release to release; a program imports its own
                 importlib.import_module(module)
         spare_torchs_own_measuring()
         gc.collect()
