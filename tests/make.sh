@@ -260,7 +260,7 @@ fresh_install() {
 # Over the network while cargo builds. What fails here is tried again where it is needed, and told there.
 wheels_of_tests() {
     zoo_packages || true
-    step "wheels of the fresh install" "$PY" tests/fresh.py --ahead || true
+    step "wheels of the fresh install" timeout 1200 "$PY" tests/fresh.py --ahead || true
 }
 
 fresh_counts() {
@@ -415,7 +415,7 @@ packages_apart() {
     cmp -s "$pins" "$site/.requirements" && return
     rm -rf "$site"
     mkdir -p "$site"
-    step "$2" "$PY" -m pip install --disable-pip-version-check --quiet --no-deps --target "$site" -r "$pins"
+    step "$2" "$PY" -m pip install --disable-pip-version-check --quiet --no-deps --target "$site" -r "$pins" || return
     cp "$pins" "$site/.requirements"
 }
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 pytestmark = pytest.mark.usefixtures("served")
 
@@ -22,12 +23,8 @@ def trained(served: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     and making it ready to compile takes most of the time."""
     folder = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, str(RANK), str(folder)], env=environment, capture_output=True, text=True, timeout=WATCHDOG_S,
-        check=False,
-    )  # fmt: skip
-    return folder, done
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}  # torchrun's is 1
+    return folder, warm.run([*command, str(RANK), str(folder)], env=environment, timeout=WATCHDOG_S)
 
 
 @pytest.mark.parametrize("program", ["ddp", "fsdp", "blocks", "flat"])

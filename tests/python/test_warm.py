@@ -31,6 +31,7 @@ print(getenv(b"FAKE_ONE"), getenv(b"FAKE_TWO"), os.environ.get("FAKE_ONE"))
 import os, subprocess, sys
 print(subprocess.run([sys.executable, "-c", "import os; print(os.environ['FAKE_ONE'])"], capture_output=True).stdout)
 """,
+    "annotations": "def f(x: int): pass\nprint(f.__annotations__)",
     "pickles of __main__": """
 import pickle
 class One:

@@ -123,7 +123,7 @@ def stop() -> None:
 
 def _parted(command: Sequence[str | os.PathLike[str]]) -> tuple[list[str], list[str]]:
     """(flags, the program and its arguments) of a command line of this interpreter."""
-    first, *rest = map(os.fspath, command)
+    first, *rest = [os.fspath(word) for word in command]
     assert first == sys.executable, f"{first} is not this interpreter"
     flags = []
     while rest and rest[0].startswith("-") and rest[0] not in ("-c", "-m"):
@@ -280,7 +280,8 @@ def serve(control: socket.socket) -> list[int]:
     their descriptors."""
     children: dict[int, tuple[int, int]] = {}  # pidfd: (id, pipe of the answer)
     while True:
-        for ready in select.select([control, *children], [], [])[0]:
+        watched: list[Any] = [control, *children]
+        for ready in select.select(watched, [], [])[0]:
             if ready is not control:
                 process, answer = children.pop(ready)
                 code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
@@ -306,7 +307,8 @@ def serve(control: socket.socket) -> list[int]:
                 return fds
             *others, answer = fds
             if len(fds) == 5:
-                os.write(answer, f"{process}\n".encode())
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(answer, f"{process}\n".encode())
                 pidfd = os.pidfd_open(process)
                 children[pidfd] = (process, answer)
             else:
@@ -321,7 +323,7 @@ def spare_torchs_own_measuring() -> None:
     Python's own thresholds the collector of garbage takes a twelfth; torch collects after it compiles."""
     from torch._dynamo import guards
 
-    logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]
+    logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign, assignment]
     if hasattr(guards, "profile_guard_manager"):
         guards.profile_guard_manager = lambda *_: 0.0
     gc.set_threshold(50_000, 20, 100)
@@ -356,7 +358,7 @@ def main() -> None:
     modules: list[str] = [*TORCH]
     while True:
         for module in modules:
-            with contextlib.suppress(ImportError):  # torch's names differ from release to release
+            with contextlib.suppress(Exception):  # names differ from release to release; a program imports its own
                 importlib.import_module(module)
         spare_torchs_own_measuring()
         gc.collect()
@@ -386,12 +388,12 @@ def run_program(program: list[str]) -> None:
     if first == "-c":
         text, sys.argv = rest[0], ["-c", *rest[1:]]
         sys.path.insert(0, "")
-        code = compile(text, "<string>", "exec")
+        code = compile(text, "<string>", "exec", dont_inherit=True)
     else:
         sys.argv = program
         sys.path.insert(0, str(Path(first).resolve().parent))
         module.__dict__["__file__"] = first
-        code = compile(Path(first).read_bytes(), first, "exec")
+        code = compile(Path(first).read_bytes(), first, "exec", dont_inherit=True)
     exec(code, module.__dict__)
 
 
