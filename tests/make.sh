@@ -113,7 +113,8 @@ setup() {
 
 sources_hash() {
     find src protos build.rs Cargo.toml Cargo.lock .cargo README.md python_shim -type f \
-        -not -path '*/__pycache__/*' -not -path '*_cache/*' -not -name '*.egg-info' -not -name '_native.*.so' -print0 |
+        -not -path '*/__pycache__/*' -not -path '*_cache/*' -not -path '*/wheel_data/*' \
+        -not -name '*.egg-info' -not -name '_native.*.so' -print0 |
         sort -z | xargs -0 sha256sum | sha256sum | cut -d' ' -f1
 }
 
