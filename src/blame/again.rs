@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::case::is_wrong;
 use super::own::Own;
 use crate::base::ids::ValueName;
-use crate::compare::{Tolerance, distance_text, judge};
+use crate::compare::{Tolerance, few, judge};
 use crate::tensor::TensorBuf;
 
 /// A wrong node run again on equal inputs.
@@ -88,7 +88,7 @@ impl fmt::Display for Again {
         };
         match self.is_same() {
             true => write!(f, "{} runs give the same to the bit", self.runs.len())?,
-            false => write!(f, "runs differ by up to {} of the largest element", distance_text(self.apart))?,
+            false => write!(f, "runs differ by up to {} of the largest element", few(self.apart))?,
         }
         let (wrong, right) = (of(|run| run.wrong), of(|run| !run.wrong));
         if !right.is_empty() {

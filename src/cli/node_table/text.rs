@@ -9,7 +9,7 @@ use super::rows::Rows;
 use crate::cli::answer::line;
 use crate::cli::table::{self, Give, Pieces};
 use crate::cli::verdicts;
-use crate::compare::{Birth, Side, Summary, TensorVerdict, Verdict, distance_text};
+use crate::compare::{Birth, Side, Summary, TensorVerdict, Verdict, few};
 use crate::dump::{NodeRow, NodeTable, reader};
 
 /// Width that a column whose cells lose their middle should have beyond the least.
@@ -174,11 +174,7 @@ fn observing(found: &[&Found], counted: Summary) -> String {
             let metrics = plain.iter().filter_map(|verdict| verdict.metrics.as_ref());
             let largest = metrics.map(|metrics| metrics.max_rel_to_max).fold(0., f64::max);
             let counts = verdicts::cell(Some(counted));
-            format!(
-                "{n_changed} of {} outputs, at most max|Δ|/max|r| {} ({counts})",
-                plain.len(),
-                distance_text(largest)
-            )
+            format!("{n_changed} of {} outputs, at most max|Δ|/max|r| {} ({counts})", plain.len(), few(largest))
         }
     }
 }
