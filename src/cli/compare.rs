@@ -67,7 +67,7 @@ struct Judged {
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
-    let place = reader::find(&args.path)?;
+    let place = data_sets::find(&args.path)?;
     let mut damaged: Vec<Damage> = place.damages().into_iter().cloned().collect();
     let mut steps = data_sets::steps(place)?;
     let n_steps = steps.len();

@@ -62,7 +62,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
 /// kind.
 fn files(path: &Path) -> Result<Vec<(u64, PathBuf)>, Failure> {
     let in_folder = |path: &Path| reader::node_files(path).map_err(at(path));
-    let place = reader::find(path)?;
+    let place = data_sets::find(path)?;
     if let Some(&damage) = place.damages().first() {
         return Err(Box::new(damage.clone()));
     }

@@ -31,7 +31,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
-    let place = reader::find(&args.path)?;
+    let place = data_sets::find(&args.path)?;
     if let Some(damage) = damage_of(&place) {
         return Err(Box::new(damage.clone()));
     }

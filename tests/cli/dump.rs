@@ -54,9 +54,12 @@ fn ls_tells_parts_steps_and_verdicts() {
     let said = rust_ort(folder.path(), &["ls", "."]);
     assert_eq!(
         said.out,
-        "run  graph        part  steps  state         verdicts\n\
-         run  0_0-forward  0     4      1 incomplete  2 match, 1 mismatch\n"
+        "part                      steps  state         verdicts\n\
+         ./run/0_0-forward/part_0  4      1 incomplete  2 match, 1 mismatch\n"
     );
+    // How many steps it has decides nothing.
+    let narrow = wide(folder.path(), 65, &["ls", "."]);
+    assert!(narrow.out.starts_with("part                      state         verdicts\n"), "{}", narrow.out);
     let said = rust_ort(folder.path(), &["ls", "run/0_0-forward/part_0"]);
     assert!(said.out.contains("test_data_set_1  complete") && said.out.contains("no manifest"), "{}", said.out);
     let value = json(folder.path(), &["ls", "."]);
@@ -190,6 +193,43 @@ fn a_run_below_dumps_is_found_by_its_name() {
     assert_eq!(json(folder.path(), &["gc"])["steps"], 0);
     let said = rust_ort(folder.path(), &["ls", "walk"]);
     assert!(said.code == 2 && said.err.contains("walk: cannot read"), "{}", said.err);
+}
+
+#[test]
+fn what_ls_prints_can_be_given_to_other_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(&folder.path().join("my dumps"));
+    for (args, command) in [(&["ls", "my dumps"][..], "ls"), (&["ls", "my dumps", "--steps"], "show")] {
+        let said = wide(folder.path(), 200, args);
+        let path = said.out.lines().nth(1).unwrap().split('\'').nth(1).unwrap();
+        assert!(path.starts_with("my dumps/run/0_0-forward/part_0"), "{}", said.out);
+        let said = rust_ort(folder.path(), &[command, path]);
+        assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    }
+}
+
+#[test]
+fn a_run_is_found_where_a_folder_that_is_no_dump_has_its_name_and_a_misspelt_one_is_hinted_at() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(&folder.path().join("dumps"));
+    std::fs::create_dir(folder.path().join("run")).unwrap();
+    for (command, code) in [("ls", 0), ("show", 0), ("compare", 1), ("sbs", 3)] {
+        let said = rust_ort(folder.path(), &[command, "run"]);
+        assert_eq!(said.code, code, "{command}: {}{}", said.out, said.err);
+    }
+    let said = rust_ort(folder.path(), &["compare", "rum"]);
+    assert!(said.code == 2 && said.err.contains("rum: cannot read"), "{}", said.err);
+    assert!(said.err.ends_with("; did you mean \"run\"?; `rust-ort ls` lists the dumps\n"), "{}", said.err);
+}
+
+#[test]
+fn what_decides_stays_in_a_narrow_table() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let said = wide(folder.path(), 80, &["compare", "run"]);
+    let (header, row) = (said.out.lines().next().unwrap(), said.out.lines().nth(1).unwrap());
+    assert_eq!(header, "of                name  verdict   outside  max|Δ|   /max|r|  worst, or why", "{}", said.out);
+    assert!(row.starts_with("0_0-forward/0 #1  y     MISMATCH  1/2      5.00e-1  2.50e-1  [1]: 2.5 for 2"), "{row}");
 }
 
 #[test]

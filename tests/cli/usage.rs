@@ -127,7 +127,7 @@ fn forward_stands_before_backward_in_the_order_of_compilation() {
         graph(&run, name, "");
     }
     let said = piped(folder.path(), &["ls", "."]);
-    let listed: Vec<_> = said.out.lines().skip(1).map(|line| line.split_whitespace().nth(1).unwrap()).collect();
+    let listed: Vec<_> = said.out.lines().skip(1).map(|line| line.split([' ', '/']).nth(2).unwrap()).collect();
     assert_eq!(listed, order);
 }
 

@@ -55,7 +55,7 @@ pub(crate) struct Target {
 
 /// The data sets that were asked for. Errors: there is none, or none of that step; what tells of them is damaged.
 pub(crate) fn find(args: &Arguments) -> Result<Vec<Target>, Failure> {
-    let place = reader::find(&args.path)?;
+    let place = data_sets::find(&args.path)?;
     if let Some(&damage) = place.damages().first() {
         return Err(Box::new(damage.clone()));
     }
