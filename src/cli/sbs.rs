@@ -43,6 +43,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         node_table::brief(&found, &args.path)
     } else {
         found.iter().map(|found| node_table::text_of(found, &args.rows, args.wide)).collect::<Vec<_>>().join("\n")
+            + &node_table::legend(&found, &args.rows, args.wide)
     };
     match () {
         () if args.json => put(&text)?,

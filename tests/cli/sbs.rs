@@ -113,6 +113,22 @@ fn every_mark_is_shown_and_counted() {
 }
 
 #[test]
+fn a_legend_says_what_marks_and_columns_mean() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path(), &nodes(), &[]);
+    let all = sbs(folder.path(), "80", &["run", "--all"]).out.replace('\n', " ");
+    let marks = "= match, ≈ noise, ~ it drifted only, ! its kernel differs, ? not compared, x failed; #: place among";
+    assert!(all.contains(marks) && all.contains("; local: the node's own kernel on eager's inputs"), "{all}");
+    assert!(!all.contains("local|Δ|: "), "a column that is not shown: {all}");
+    let broad = sbs(folder.path(), "300", &["run", "--all"]).out.replace('\n', " ");
+    assert!(broad.contains("local|Δ|: the same as max|Δ|"), "{broad}");
+    let brief = sbs(folder.path(), "80", &["run"]).out;
+    assert!(brief.starts_with("local: the node's own kernel on eager's inputs"), "{brief}");
+    let none = sbs(folder.path(), "80", &["run", "--only", "noise"]).out;
+    assert!(!none.contains("= match"), "{none}");
+}
+
+#[test]
 fn noise_is_shown_where_it_is_known() {
     let folder = tempfile::tempdir().unwrap();
     let noise = |kind: &str, candidate: f64, condition: f64| {
