@@ -23,6 +23,7 @@ mod nearest;
 mod next;
 mod node_table;
 mod output_file;
+mod overview;
 mod own_mark;
 mod print;
 mod progress;
@@ -78,8 +79,8 @@ enum Command {
     Ls(ls::Arguments),
     /// Show a run, graph, part, data set, folder of a node, model (.onnx), tensor (.pb), JSON file or text (fx.txt).
     ///
-    /// Of a nodes_<step>.json what does not match in it; `rust-ort sbs` shows all of it, `--json` the file. Exit code: 0
-    /// shown, 2 error, 4 damaged.
+    /// Of a graph where its nodes run and why, its parts, and its code. Of a nodes_<step>.json what does not match in it;
+    /// `rust-ort sbs` shows all of it, `--json` the file. Exit code: 0 shown, 2 error, 4 damaged.
     Show(show::Arguments),
     /// A model's data flow as text: opsets, inputs, initializers with their first elements, nodes, outputs.
     ///

@@ -223,6 +223,45 @@ fn a_run_is_found_where_a_folder_that_is_no_dump_has_its_name_and_a_misspelt_one
 }
 
 #[test]
+fn a_graph_is_shown_as_a_summary_and_code_and_a_run_as_a_summary() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = dumping::open(
+        folder.path(),
+        &serde_json::json!({
+            "program": "train.py", "pid": 7, "start": "2026-01-01T00:00:00", "python": "3.11.7", "devices": ["cpu"],
+            "versions": {"torch": "2.13.0", "onnxruntime-gpu": "-"},
+        })
+        .to_string(),
+    );
+    let left = |node: &str| serde_json::json!({"node": node, "op": "aten.foo", "reason": "no rule", "source": ""});
+    let parts = serde_json::json!({
+        "compute_nodes": 12, "eager_nodes": 2, "eager": [left("a"), left("b")], "parts": [],
+        "options": {"compare": "nodes", "threads": 2, "opset": null, "disable_passes": [], "precision_rules": {}},
+    });
+    dumping::graph(&run, "0_0-forward", &parts.to_string());
+    assert!(run.flush().lost.is_empty());
+    let said = rust_ort(folder.path(), &["show", "run/0_0-forward"]);
+    assert_eq!(
+        said.out,
+        "graph      0_0-forward\n\
+         nodes      10 on ONNX Runtime in 0 parts, 2 in eager\n\
+         options    compare=\"nodes\"\n\
+         in eager   2 × aten.foo: no rule\n\
+         \n\
+         part             steps  state  verdicts\n\
+         run/0_0-forward  0             -\n\
+         \n\
+         fx.txt:\n\
+         fx\n"
+    );
+    assert_eq!(json(folder.path(), &["show", "run/0_0-forward"])["info"]["options"]["threads"], 2);
+    let said = rust_ort(folder.path(), &["show", "run"]);
+    let summary = "run        run\nprogram    train.py, pid 7\nstarted    2026-01-01T00:00:00\n\
+                   versions   torch 2.13.0, Python 3.11.7\ndevices    cpu\n\n";
+    assert!(said.out.starts_with(summary), "{}", said.out);
+}
+
+#[test]
 fn what_decides_stays_in_a_narrow_table() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path());
