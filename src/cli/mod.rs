@@ -29,6 +29,7 @@ mod print;
 mod progress;
 mod prove;
 mod provenance;
+mod python;
 mod replay;
 mod rerun;
 mod sbs;
@@ -40,6 +41,7 @@ mod status;
 mod stop;
 mod study;
 mod table;
+mod timed;
 mod tolerance_arguments;
 mod verdicts;
 mod verify;
@@ -71,7 +73,10 @@ enum Command {
     Status(status::Arguments),
     /// Tell the daemon to end.
     Stop(stop::Arguments),
-    /// Check this machine and say what to do about what is wrong.
+    /// Check this machine, and the Python that programs run in, and say what to do about what is wrong.
+    ///
+    /// `ok`: tried, and right. `not tried`: there was nothing to try; the line says what has it tried. Exit code: 0 nothing is
+    /// wrong, 2 something is.
     Doctor(doctor::Arguments),
     /// List runs, graphs, parts and steps of dumps with their verdicts.
     ///
