@@ -53,7 +53,8 @@ pub use exit::Exit;
 use exit::Outcome;
 use walls_argument::WallsArgument;
 
-use clap::{Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::base::inherited;
 
@@ -247,9 +248,21 @@ pub fn main() -> Exit {
                 answer::warn(&answer);
                 Exit::Error
             }
-            None => error.exit(),
+            None => without_hidden(error).exit(),
         },
     }
+}
+
+/// The error without what is no command of people among the commands that are like the one that was asked for.
+fn without_hidden(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::Strings(alike)) = error.remove(ContextKind::SuggestedSubcommand) else { return error };
+    let program = Arguments::command();
+    let is_hidden = |name: &String| program.find_subcommand(name).is_some_and(clap::Command::is_hide_set);
+    let shown: Vec<String> = alike.into_iter().filter(|name| !is_hidden(name)).collect();
+    if !shown.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(shown));
+    }
+    error
 }
 
 /// Runs the subcommand.
