@@ -3,6 +3,7 @@
 mod again;
 mod arguments;
 mod nodes;
+mod readme;
 mod repro;
 
 use serde_json::json;

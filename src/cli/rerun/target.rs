@@ -294,6 +294,14 @@ impl Target {
         format!("{} of {}, step {}", name.display(), graph.display(), self.step.step)
     }
 
+    /// What a text calls it that goes elsewhere: by the names that it has in its dump, which may be gone.
+    pub(crate) fn place(&self) -> String {
+        let n_names = if self.run.is_null() { 1 } else { 3 };
+        let mut names: Vec<_> = self.home.iter().rev().take(n_names).map(|name| name.to_string_lossy()).collect();
+        names.reverse();
+        format!("{}, step {}", names.join("/"), self.step.step)
+    }
+
     /// Of its part in the graph; 0 of what is no part.
     pub(crate) fn number(&self) -> u32 {
         let name = self.home.file_name().and_then(|name| name.to_str()).unwrap_or_default();
