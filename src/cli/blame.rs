@@ -13,6 +13,7 @@ use super::answer::{json_text, line, put, warn};
 use super::brought::Brought;
 use super::exit::{Exit, Failure, Outcome, at};
 use super::nearest::hint;
+use super::next;
 use super::own_mark::Keeper;
 use super::progress;
 use super::replay::Repro;
@@ -105,7 +106,7 @@ struct Kept {
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = rerun::find(&args.what)?;
     if targets.is_empty() {
-        warn(format_args!("{}: no data sets", args.what.path.display()));
+        warn(next::no_data_sets(&args.what.path));
         return Ok(Exit::NothingCompared);
     }
     let repro = args.repro.as_deref();

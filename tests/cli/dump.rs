@@ -223,6 +223,25 @@ fn a_run_is_found_where_a_folder_that_is_no_dump_has_its_name_and_a_misspelt_one
 }
 
 #[test]
+fn a_comparison_of_nothing_says_what_to_dump_with() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let said = rust_ort(folder.path(), &["compare", &format!("{STEP}2")]);
+    let why = "nothing was compared: eager's outputs were not dumped; dump with compare=\"outputs\"\n";
+    assert!(said.code == 3 && said.out.starts_with(why), "{}{}", said.out, said.err);
+    assert_eq!(json(folder.path(), &["compare", &format!("{STEP}2")])["nothing"], why.trim_end());
+    assert_eq!(json(folder.path(), &["compare", "run"])["nothing"], serde_json::Value::Null);
+    for step in 0..4 {
+        std::fs::remove_dir_all(folder.path().join(format!("{STEP}{step}"))).unwrap();
+    }
+    let said = rust_ort(folder.path(), &["compare", "run"]);
+    let why = "nothing was compared: there are no data sets; dump a call";
+    assert!(said.code == 3 && said.out.starts_with(why), "{}{}", said.out, said.err);
+    let said = rust_ort(folder.path(), &["replay", "run"]);
+    assert!(said.code == 3 && said.err.contains("run: no data sets; dump a call"), "{}{}", said.out, said.err);
+}
+
+#[test]
 fn a_graph_is_shown_as_a_summary_and_code_and_a_run_as_a_summary() {
     let folder = tempfile::tempdir().unwrap();
     let run = dumping::open(
