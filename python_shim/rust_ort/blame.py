@@ -50,7 +50,8 @@ class Blame:
 
     @property
     def culprit(self) -> dict[str, Any] | None:
-        """Of the first part, in the order in which they ran, that blames somebody; None: nobody is to blame.
+        """Of the first part, in the order in which they ran, that blames somebody; None: nobody is to blame,
+        or, where not `complete`, that is undetermined.
 
         {"graph", "kind": "node", "name", "layer"}, {"graph", "kind": "optimizer", "names", "what", "fused"} or
         {"graph", "kind": "inputs", "names"}.
