@@ -125,17 +125,17 @@ mod tests {
             (
                 &[(None, 2., true), (Some(1), 2.5, true)],
                 Own::Wrong,
-                "runs differ by up to 2.50e-1 of the largest element",
+                "runs differ by up to 0.25 of the largest element",
             ),
             (
                 &[(None, 2., true), (Some(1), 2.5, false), (Some(4), 2., true)],
                 Own::Jitter,
-                "runs differ by up to 2.50e-1 of the largest element; wrong with the shared pool's, 4 threads, right with 1",
+                "runs differ by up to 0.25 of the largest element; wrong with the shared pool's, 4 threads, right with 1",
             ),
             (
                 &[(None, 2.5, true), (Some(1), 2., true)],
                 Own::Jitter,
-                "runs differ by up to 2.50e-1 of the largest element",
+                "runs differ by up to 0.25 of the largest element",
             ),
             // The order of a sum, on one pool: told, and no excuse.
             (&[(None, 2.000_000_2, true)], Own::Wrong, "runs differ by up to"),
