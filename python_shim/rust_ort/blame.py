@@ -19,6 +19,7 @@ from rust_ort.compare import compare
 from rust_ort.dump import dump
 from rust_ort.errors import OptionError
 from rust_ort.link.program import said_by
+from rust_ort.observe.digits import significant
 from rust_ort.observe.peer import TORCHS_OWN
 from rust_ort.observe.report import SHOWN_NODES, SHOWS_TORCHS_OWN, Report, html_lines, html_table
 from rust_ort.observe.session import holds_calls
@@ -49,7 +50,8 @@ class Blame:
 
     @property
     def culprit(self) -> dict[str, Any] | None:
-        """Of the first part, in the order in which they ran, that blames somebody; None: nobody is to blame.
+        """Of the first part, in the order in which they ran, that blames somebody; None: nobody is to blame,
+        or, where not `complete`, that is undetermined.
 
         {"graph", "kind": "node", "name", "layer"}, {"graph", "kind": "optimizer", "names", "what", "fused"} or
         {"graph", "kind": "inputs", "names"}.
@@ -78,8 +80,8 @@ class Blame:
         """For notebooks: who is to blame, the nodes with what their own error does, and the comparison."""
         headline = self.text.partition("\n\n")[0].splitlines()
         rows = [
-            (node["graph"], node["name"], f"{100 * node['share']:.3g} %", node["own"], node["op"], node["module"],
-             node["source"])
+            (node["graph"], node["name"], f"{significant(100 * node['share'], 3)} %", node["own"], node["op"],
+             node["module"], node["source"])
             for node in self.nodes[:SHOWN_NODES]
         ]  # fmt: skip
         header = ("graph", "node", "share of the output's error", "own error", "operator", "module", "source")

@@ -19,6 +19,7 @@ from rust_ort.compare import compare
 from rust_ort.dump import dump
 from rust_ort.errors import ClientError, OptionError
 from rust_ort.link.program import said_by
+from rust_ort.observe.digits import significant
 from rust_ort.observe.report import SHOWN_NODES, Report, html_lines, html_table
 from rust_ort.observe.session import holds_calls
 from rust_ort.options import Options, arguments
@@ -76,7 +77,7 @@ class Kept:
         """For notebooks: the rules, what each rounding does to an output, and every value before and after."""
         headline = [f"precision_rules={self.rules!r}" if self.rules else "no rules", *self._unsettled()]
         rows = [
-            (culprit["graph"], culprit["pattern"], f"{100 * culprit['share']:.3g} %", culprit["output"],
+            (culprit["graph"], culprit["pattern"], f"{significant(100 * culprit['share'], 3)} %", culprit["output"],
              culprit["n_infinite"] or "", culprit["op"], culprit["module"], culprit["source"])
             for culprit in self.culprits[:SHOWN_NODES]
         ]  # fmt: skip

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::case::is_wrong;
 use super::own::Own;
 use crate::base::ids::ValueName;
-use crate::compare::{Tolerance, distance_text, judge};
+use crate::compare::{Tolerance, few, judge};
 use crate::tensor::TensorBuf;
 
 /// A wrong node run again on equal inputs.
@@ -88,7 +88,7 @@ impl fmt::Display for Again {
         };
         match self.is_same() {
             true => write!(f, "{} runs give the same to the bit", self.runs.len())?,
-            false => write!(f, "runs differ by up to {} of the largest element", distance_text(self.apart))?,
+            false => write!(f, "runs differ by up to {} of the largest element", few(self.apart))?,
         }
         let (wrong, right) = (of(|run| run.wrong), of(|run| !run.wrong));
         if !right.is_empty() {
@@ -125,17 +125,17 @@ mod tests {
             (
                 &[(None, 2., true), (Some(1), 2.5, true)],
                 Own::Wrong,
-                "runs differ by up to 2.50e-1 of the largest element",
+                "runs differ by up to 0.25 of the largest element",
             ),
             (
                 &[(None, 2., true), (Some(1), 2.5, false), (Some(4), 2., true)],
                 Own::Jitter,
-                "runs differ by up to 2.50e-1 of the largest element; wrong with the shared pool's, 4 threads, right with 1",
+                "runs differ by up to 0.25 of the largest element; wrong with the shared pool's, 4 threads, right with 1",
             ),
             (
                 &[(None, 2.5, true), (Some(1), 2., true)],
                 Own::Jitter,
-                "runs differ by up to 2.50e-1 of the largest element",
+                "runs differ by up to 0.25 of the largest element",
             ),
             // The order of a sum, on one pool: told, and no excuse.
             (&[(None, 2.000_000_2, true)], Own::Wrong, "runs differ by up to"),

@@ -104,7 +104,7 @@ pub fn examine(
     let why = match n_unknown {
         0 => "every output is as right as eager's".to_owned(),
         n => format!(
-            "eager's value of {n} of {} outputs was not dumped, so nothing is known of them",
+            "eager's value of {n} of {} outputs was not dumped, so nothing is known of them; {DUMP_NODES}",
             case.actuals.len()
         ),
     };

@@ -69,7 +69,7 @@ fn of_calls(calls: &[&Answer]) -> Together {
     for answer in calls {
         let culprits = || std::iter::once(&answer.culprit).chain(&answer.beside);
         for culprit in culprits() {
-            *n_blamed.entry(who(culprit)).or_default() += 1;
+            *n_blamed.entry(who(culprit, answer.complete)).or_default() += 1;
         }
         for node in &answer.nodes {
             let Contribution { name, share, own, .. } = node;
@@ -100,9 +100,11 @@ fn of_calls(calls: &[&Answer]) -> Together {
     Together { graph: graph.clone(), part: *part, steps: calls.iter().map(|call| call.step).collect(), blamed, nodes }
 }
 
-/// The culprit without what is of one call only.
-fn who(culprit: &Culprit) -> String {
+/// The culprit of a call without what is of that call only. complete: whether all of the call was looked at, without which
+/// nobody is acquitted.
+fn who(culprit: &Culprit, complete: bool) -> String {
     match culprit {
+        Culprit::Nobody { .. } if !complete => "undetermined".to_owned(),
         Culprit::Nobody { .. } => "nobody".to_owned(),
         Culprit::Inputs { .. } => "its inputs".to_owned(),
         Culprit::Optimizer { names, what, .. } => format!("{what} {}", names.join(", ")),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::compare::{Policy, Tolerance, significant};
+use crate::compare::{Policy, Tolerance, few};
 
 /// So many are told; others are counted.
 const TOLD: usize = 3;
@@ -23,7 +23,7 @@ impl Brought {
         Self(brought)
     }
 
-    /// ` within the dump's own tolerance (atol 1e9, rtol 0, scale 0)`, to follow what was judged; empty where every one is
+    /// ` within the dump's own tolerance (atol 1e9)`, to follow what was judged; empty where every one is
     /// the default.
     pub(super) fn words(&self) -> String {
         if self.0.is_empty() {
@@ -57,14 +57,13 @@ impl Brought {
 
 fn of(policy: &Policy) -> String {
     let Policy { given, through, noise_factor } = policy;
-    let given = given.map(|Tolerance { atol, rtol, scale, equal_nan }| {
-        let [atol, rtol, scale] = [atol, rtol, scale].map(|term| significant(term, 3));
-        let nan = if equal_nan { "" } else { ", NaN differs from NaN" };
-        format!("atol {atol}, rtol {rtol}, scale {scale}{nan}")
+    let given = given.map(|tolerance: Tolerance| {
+        let nan = if tolerance.equal_nan { "" } else { ", NaN differs from NaN" };
+        format!("{}{nan}", tolerance.terms())
     });
     let through = through.filter(|_| given.is_none()).map(|half| format!("that of {half}"));
-    let noise = (*noise_factor != Policy::default().noise_factor)
-        .then(|| format!("noise up to {} times", significant(*noise_factor, 3)));
+    let noise =
+        (*noise_factor != Policy::default().noise_factor).then(|| format!("noise up to {} times", few(*noise_factor)));
     given.into_iter().chain(through).chain(noise).collect::<Vec<_>>().join(", ")
 }
 
@@ -81,7 +80,7 @@ mod tests {
         let half = Policy { through: Some(DType::F16), ..default };
         let words = Brought::of([default, given, half, given]).words();
         let half = format!("that of {}", DType::F16);
-        assert_eq!(words, format!(" within the dump's own tolerance (atol 1e9, rtol 0, scale 0; {half})"));
+        assert_eq!(words, format!(" within the dump's own tolerance (atol 1e9; {half})"));
         let noise = Policy { noise_factor: 1e6, ..default };
         assert_eq!(Brought::of([noise]).words(), " within the dump's own tolerance (noise up to 1e6 times)");
         let many = (1..6).map(|n| Policy { noise_factor: 100. * f64::from(n), ..default });

@@ -12,8 +12,8 @@ use super::brought::Brought;
 use super::exit::{Exit, Failure, Outcome, at};
 use super::nearest::hint;
 use super::tolerance_arguments::ToleranceArguments;
-use super::{data_sets, progress, table, verdicts};
-use crate::compare::{Policy, Summary, TensorVerdict, Tolerance, summary};
+use super::{data_sets, next, progress, table, verdicts};
+use crate::compare::{Policy, TensorVerdict, Tolerance, summary};
 use crate::dump::reader::{self, Completeness, StepEntry, TensorFile};
 use crate::dump::{Damage, Judging, Role};
 use crate::onnx::matches;
@@ -67,7 +67,7 @@ struct Judged {
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
-    let place = reader::find(&args.path)?;
+    let place = data_sets::find(&args.path)?;
     let mut damaged: Vec<Damage> = place.damages().into_iter().cloned().collect();
     let mut steps = data_sets::steps(place)?;
     let n_steps = steps.len();
@@ -84,13 +84,17 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     damaged.extend(judged.iter().filter_map(|judged| judged.damage.clone()));
     let total = summary(judged.iter().flat_map(|judged| &judged.verdicts));
     let brought = Brought::of(judged.iter().map(|judged| judged.policy));
+    let nothing = nothing(&judged, n_steps).filter(|_| damaged.is_empty());
     let text = if args.json {
         let mut value =
             json!({ "summary": total, "damaged": damaged, "without_reference": skipped, "data_sets": judged });
+        value["nothing"] = json!(nothing);
         value["policies_of_dump"] = brought.json()?;
         json_text("compare", value)?
     } else {
-        text_of(args, &judged, &total, &damaged, skipped, &brought)
+        let counts = verdicts::counts(total).map(|counts| counts + &brought.words());
+        let counts = nothing.or(counts).unwrap_or_else(|| "nothing was compared".to_owned());
+        text_of(args, &judged, &damaged, skipped, &counts)
     };
     put(&text)?;
     Ok(if damaged.is_empty() { Exit::from(total) } else { Exit::Damaged })
@@ -189,23 +193,27 @@ fn judge_files(
     Ok(judging.judge_within(&tolerance, &actual.name, &reference.view(), &actual.view()))
 }
 
-fn text_of(
-    args: &Arguments,
-    judged: &[Judged],
-    total: &Summary,
-    damaged: &[Damage],
-    skipped: usize,
-    brought: &Brought,
-) -> String {
+/// Why there was nothing to compare, and what to dump with; None where there was something.
+fn nothing(judged: &[Judged], n_steps: usize) -> Option<String> {
+    if !judged.is_empty() {
+        return None;
+    }
+    let (why, advice) = match n_steps {
+        0 => ("there are no data sets", next::DUMP_CALLS),
+        _ => ("eager's outputs were not dumped", next::DUMP_OUTPUTS),
+    };
+    Some(format!("nothing was compared: {why}; {advice}"))
+}
+
+/// counts: what it came to.
+fn text_of(args: &Arguments, judged: &[Judged], damaged: &[Damage], skipped: usize, counts: &str) -> String {
     let mut text = if args.all { all_of(judged, table::width()) } else { brief(judged, table::width()) };
     for damage in damaged {
         text += &line(format_args!("{damage}"));
     }
     let without = if skipped > 0 { format!("data sets without reference: {skipped}\n") } else { String::new() };
-    let counts = verdicts::counts(*total).map(|counts| counts + &brought.words());
-    let counts = counts.unwrap_or_else(|| "nothing was compared".to_owned());
     let n_damaged = if damaged.is_empty() { String::new() } else { format!(", {} damaged", damaged.len()) };
-    text + &counts + &n_damaged + "\n" + &without
+    text + counts + &n_damaged + "\n" + &without
 }
 
 /// Data set by data set.

@@ -1,11 +1,43 @@
 //! What stands below a place of a dump.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
 
 use super::exit::Failure;
-use crate::dump::reader::{PartEntry, Place, RunEntry, StepEntry};
+use super::nearest;
+use crate::dump::DumpError;
+use crate::dump::reader::{self, PartEntry, Place, RunEntry, StepEntry};
+
+/// What stands at a path: where no dump does, what stands below `dumps/`, as a folder may have the name of a run. Errors:
+/// nothing does, and what it may have been.
+pub(super) fn find(path: &Path) -> Result<Place, Failure> {
+    let error = match reader::find(path) {
+        Err(error @ (DumpError::NoDump { .. } | DumpError::Io { .. })) => error,
+        found => return Ok(found?),
+    };
+    let below = Path::new(DUMPS).join(path);
+    if path.is_relative() && below.exists() {
+        return Ok(reader::find(&below)?);
+    }
+    let is_missing = matches!(&error, DumpError::Io { source, .. } if source.kind() == ErrorKind::NotFound);
+    if !is_missing {
+        return Err(error.into());
+    }
+    let runs = runs();
+    let nearest = nearest::hint(&path.to_string_lossy(), runs.iter().map(String::as_str));
+    let listed = if runs.is_empty() { "" } else { "; `rust-ort ls` lists the dumps" };
+    Err(format!("{error}{nearest}{listed}").into())
+}
+
+/// Names of the runs in the folder of dumps; none where there is no such folder.
+fn runs() -> Vec<String> {
+    match reader::find(Path::new(DUMPS)) {
+        Ok(Place::Folder(runs)) => runs.into_iter().map(|run| run.name).collect(),
+        _ => Vec::new(),
+    }
+}
 
 /// A place as a command line names it: a path, or what stands below `dumps/`, as the name of a run.
 pub(super) fn named() -> impl TypedValueParser<Value = PathBuf> {

@@ -1,15 +1,15 @@
 //! `rust-ort doctor`.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use super::answer::{put, tell};
 use super::exit::{Exit, Outcome};
 use super::library;
+use super::python::{Absent, Python};
 use super::socket_argument::SocketArgument;
+use super::timed;
 use crate::base::ended::{Ended, OomKills};
 use crate::base::ids::SegmentId;
 use crate::base::{limits, process};
@@ -25,9 +25,13 @@ pub(super) struct Arguments {
     #[command(flatten)]
     socket: SocketArgument,
     /// Path of libonnxruntime.so* to try [default: RUST_ORT_ONNXRUNTIME, else the
-    /// one of the Python environment that this program is installed in]
+    /// one of the Python environment that this program is installed in, else of --python]
     #[arg(long)]
     library: Option<PathBuf>,
+    /// Python that programs run in [default: the one that this program is installed
+    /// beside, else of the active environment, else `python3` of PATH]
+    #[arg(long)]
+    python: Option<PathBuf>,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -40,9 +44,32 @@ pub(super) struct Arguments {
 #[derive(Debug, Serialize)]
 struct Finding {
     what: &'static str,
+    /// It was tried, and is right.
     ok: bool,
+    state: State,
     /// What was found, or what is wrong and what to do.
     text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Ok,
+    NotTried,
+    Bad,
+}
+
+/// What is not right.
+enum Otherwise {
+    /// There was nothing to try.
+    NotTried(String),
+    Bad(String),
+}
+
+impl From<String> for Otherwise {
+    fn from(text: String) -> Self {
+        Otherwise::Bad(text)
+    }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Outcome {
@@ -51,41 +78,65 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         return Ok(Exit::Success);
     }
     let socket = arguments.socket.path();
+    let python = Python::find(arguments.python.as_deref());
     let findings = [
         finding("socket folder", with(&socket, socket_folder)),
         finding("daemon", with(&socket, daemon)),
-        finding("onnxruntime", onnxruntime(arguments.library.clone())),
-        finding("state folder", state_folder()),
-        finding("shared memory", shared_memory()),
-        finding("futex", futex()),
-        finding("confinement", confinement()),
+        finding("onnxruntime", onnxruntime(arguments.library.clone(), python.as_ref().ok())),
+        finding("state folder", state_folder().map_err(Otherwise::Bad)),
+        finding("shared memory", shared_memory().map_err(Otherwise::Bad)),
+        finding("futex", futex().map_err(Otherwise::Bad)),
+        finding("confinement", confinement().map_err(Otherwise::Bad)),
+        finding("python", of_python(&python, Python::itself)),
+        finding("torch", of_python(&python, Python::torch)),
+        finding("packages", of_python(&python, Python::others)),
     ];
-    let line = |Finding { what, ok, text }: &Finding| format!("{:3}  {what}: {text}\n", if *ok { "ok" } else { "bad" });
     let words: String = findings.iter().map(line).collect();
     tell("doctor", arguments.json, serde_json::json!({ "findings": findings }), &words)?;
-    Ok(if findings.iter().all(|finding| finding.ok) { Exit::Success } else { Exit::Error })
+    Ok(if findings.iter().all(|finding| finding.state != State::Bad) { Exit::Success } else { Exit::Error })
 }
 
-type Found = Result<String, String>;
+type Found = Result<String, Otherwise>;
 
 fn finding(what: &'static str, found: Found) -> Finding {
-    let ok = found.is_ok();
-    Finding { what, ok, text: found.unwrap_or_else(|text| text) }
+    let (state, text) = match found {
+        Ok(text) => (State::Ok, text),
+        Err(Otherwise::NotTried(text)) => (State::NotTried, text),
+        Err(Otherwise::Bad(text)) => (State::Bad, text),
+    };
+    Finding { what, ok: state == State::Ok, state, text }
+}
+
+fn line(finding: &Finding) -> String {
+    let word = match finding.state {
+        State::Ok => "ok",
+        State::NotTried => "not tried",
+        State::Bad => "bad",
+    };
+    format!("{word:9}  {}: {}\n", finding.what, finding.text)
 }
 
 fn with(socket: &Result<PathBuf, PathError>, check: impl Fn(&Path) -> Found) -> Found {
-    socket.as_deref().map_err(PathError::to_string).and_then(check)
+    check(socket.as_deref().map_err(PathError::to_string)?)
+}
+
+fn of_python(python: &Result<Python, Absent>, check: impl Fn(&Python) -> Result<String, String>) -> Found {
+    match python {
+        Ok(python) => Ok(check(python)?),
+        Err(Absent::Unknown(why)) => Err(Otherwise::NotTried(why.clone())),
+        Err(Absent::Silent(why)) => Err(Otherwise::Bad(why.clone())),
+    }
 }
 
 fn socket_folder(socket: &Path) -> Found {
     let folder = socket.parent().unwrap_or(Path::new("/"));
     match folder.symlink_metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Ok(format!("{} is made when the daemon starts", folder.display()))
+            Err(Otherwise::NotTried(format!("{} is made when the daemon starts", folder.display())))
         }
         _ => paths::check_socket_folder(folder)
             .map(|()| format!("{} is ours alone", folder.display()))
-            .map_err(|error| error.to_string()),
+            .map_err(|error| Otherwise::Bad(error.to_string())),
     }
 }
 
@@ -94,42 +145,35 @@ fn daemon(socket: &Path) -> Found {
         Ok((_, welcome)) if welcome.daemon_version == env!("CARGO_PKG_VERSION") => {
             Ok(format!("pid {} answers, version {}", welcome.daemon_pid, welcome.daemon_version))
         }
-        Ok((_, welcome)) => Err(format!(
+        Ok((_, welcome)) => Err(Otherwise::Bad(format!(
             "pid {} answers with version {}, this is {}; run `rust-ort stop`, the next client starts the right one",
             welcome.daemon_pid,
             welcome.daemon_version,
             env!("CARGO_PKG_VERSION")
-        )),
-        Err(PeerError::Absent { .. }) => Ok("none runs; the first client starts one".to_owned()),
-        Err(error) => Err(error.to_string()),
+        ))),
+        Err(PeerError::Absent { .. }) => {
+            Err(Otherwise::NotTried("none runs; the first client starts one, as `rust-ort serve` does".to_owned()))
+        }
+        Err(error) => Err(Otherwise::Bad(error.to_string())),
     }
 }
 
-fn onnxruntime(given: Option<PathBuf>) -> Found {
-    let Some(path) = given.or_else(library::of_environment).or_else(library::of_installation) else {
-        return Ok("not tried; name it with --library (the shim finds it in the onnxruntime wheel)".to_owned());
+fn onnxruntime(given: Option<PathBuf>, python: Option<&Python>) -> Found {
+    let known = given.or_else(library::of_environment).or_else(library::of_installation);
+    let Some(path) = known.or_else(|| library::of_python(python?.path())) else {
+        let text = "no library is known; name it with --library, or the Python that has it with --python";
+        return Err(Otherwise::NotTried(text.to_owned()));
     };
-    probe(&path).map_err(|error| format!("{}: cannot be tried: {error}", path.display()))?
+    let loaded = probe(&path).map_err(|error| format!("{}: cannot be tried: {error}", path.display()))?;
+    Ok(loaded?)
 }
 
 /// Loads the library in a process of its own: one that crashes takes nothing of doctor with it.
-fn probe(path: &Path) -> std::io::Result<Found> {
+fn probe(path: &Path) -> std::io::Result<Result<String, String>> {
     let before = OomKills::now();
-    let mut child = process::own_command()
-        .args(["doctor", "--probe", "--library"])
-        .arg(path)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    let deadline = Instant::now() + limits::EXECUTOR_START;
-    while child.try_wait()?.is_none() {
-        if Instant::now() > deadline {
-            child.kill()?;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let output = child.wait_with_output()?;
+    let mut command = process::own_command();
+    command.args(["doctor", "--probe", "--library"]).arg(path);
+    let output = timed::output(&mut command, limits::EXECUTOR_START)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if output.status.success() {
         return Ok(Ok(text(&output.stdout)));
@@ -152,7 +196,7 @@ fn load(path: &Path) -> Result<String, crate::runtime::RuntimeError> {
     Ok(format!("{} is version {}, with {}", path.display(), runtime.version(), runtime.providers().join(", ")))
 }
 
-fn state_folder() -> Found {
+fn state_folder() -> Result<String, String> {
     let folder = paths::state().map_err(|error| error.to_string())?;
     let probe = folder.join(format!(".doctor-{}", std::process::id()));
     std::fs::create_dir_all(&folder)
@@ -164,7 +208,7 @@ fn state_folder() -> Found {
         })
 }
 
-fn shared_memory() -> Found {
+fn shared_memory() -> Result<String, String> {
     let segment = Segment::create(SegmentId(0), "rust-ort-doctor", 4096).map_err(|error| {
         format!("{error}; memfd_create with sealing is needed: Linux 3.17 or newer, and a container that allows it")
     })?;
@@ -175,7 +219,7 @@ fn shared_memory() -> Found {
     }
 }
 
-fn confinement() -> Found {
+fn confinement() -> Result<String, String> {
     let confined = confine::tried();
     if confined.is_whole() {
         return Ok("a model that takes its process over gets no further".to_owned());
@@ -186,7 +230,7 @@ fn confinement() -> Found {
     ))
 }
 
-fn futex() -> Found {
+fn futex() -> Result<String, String> {
     use rustix::thread::futex;
     futex::wake(&std::sync::atomic::AtomicU32::new(0), futex::Flags::empty(), 1)
         .map(|_| "wait and wake work".to_owned())

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::answer::{json_text, line, put, warn};
 use super::brought::Brought;
 use super::exit::{Exit, Failure, Outcome};
+use super::next;
 use super::progress;
 use super::rerun::{self, Runtime, Target};
 use super::table::{self, Give, MOST_ROWS};
@@ -74,7 +75,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let budget = Duration::try_from_secs_f64(args.budget).map_err(|error| format!("--budget: {error}"))?;
     let targets = rerun::find(&args.what)?;
     if targets.is_empty() {
-        warn(format_args!("{}: no data sets", args.what.path.display()));
+        warn(next::no_data_sets(&args.what.path));
         return Ok(Exit::NothingCompared);
     }
     rerun::refuse_idle(&args.what, &targets)?;

@@ -45,6 +45,11 @@ fn beside_torch(maps: &str) -> Option<PathBuf> {
     in_packages(libraries.find(is_libtorch)?.ancestors().nth(3)?)
 }
 
+/// The first of folders that a Python imports from that has one.
+pub(super) fn of_python(path: &[PathBuf]) -> Option<PathBuf> {
+    path.iter().find_map(|packages| in_packages(packages))
+}
+
 fn in_packages(packages: &Path) -> Option<PathBuf> {
     named(&packages.join("onnxruntime/capi"), "libonnxruntime.so").into_iter().max()
 }

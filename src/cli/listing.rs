@@ -7,6 +7,7 @@ use super::brought::Brought;
 use super::exit::{Exit, Failure, Outcome};
 use super::table::{self, Give};
 use super::{data_sets, verdicts};
+use crate::base::quoted::shell_word;
 use crate::compare::Policy;
 use crate::dump::Damage;
 use crate::dump::reader::{CaseEntry, Completeness, GraphEntry, PartEntry, Place, RunEntry, StepEntry};
@@ -20,19 +21,22 @@ pub(super) fn text_of(place: &Place, steps: bool, width: usize) -> String {
         Place::Step(step) => listing.steps(std::slice::from_ref(step)),
         Place::Folder(runs) => runs.iter().for_each(|run| listing.run(run)),
         Place::Run(run) => listing.run(run),
-        Place::Graph(graph) => listing.graph("", graph),
+        Place::Graph(graph) => listing.graph(graph),
         Place::Model(path) | Place::Tensor(path) | Place::Json(path) | Place::Text(path) => {
             return line(path.display());
         }
     }
     let brought = Brought::of(listing.policies).line();
-    if steps {
-        // A path that is cut is none.
-        let header = ["data set", "state", "verdicts"];
-        return table::aligned(&header, &listing.rows, &[Give::Never, Give::End, Give::End], width) + &brought;
-    }
-    let gives = [Give::Middle, Give::Middle, Give::Never, Give::Never, Give::End, Give::End];
-    table::aligned(&["run", "graph", "part", "steps", "state", "verdicts"], &listing.rows, &gives, width) + &brought
+    // A path that is cut is none: it is there to be given to other commands.
+    use Give::{End, Never};
+    let table = match steps {
+        true => table::aligned(&["data set", "state", "verdicts"], &listing.rows, &[Never, End, Never], width),
+        false => {
+            let header = ["part", "steps", "state", "verdicts"];
+            table::roomy(&header, &listing.rows, &[Never, Never, End, Never], &[0, 1, 0, 0], width)
+        }
+    };
+    table + &brought
 }
 
 /// What a place that was listed comes to: its damage is told beside the listing, and by the exit code.
@@ -65,21 +69,21 @@ struct Listing {
 impl Listing {
     fn run(&mut self, run: &RunEntry) {
         if run.graphs.is_empty() || run.damage.is_some() {
-            self.itself(&run.path, [&run.name, "-"], run.damage.as_ref());
+            self.itself(&run.path, run.damage.as_ref());
         }
-        run.graphs.iter().for_each(|graph| self.graph(&run.name, graph));
+        run.graphs.iter().for_each(|graph| self.graph(graph));
     }
 
-    fn graph(&mut self, run: &str, graph: &GraphEntry) {
+    fn graph(&mut self, graph: &GraphEntry) {
         if graph.parts.is_empty() || graph.damage.is_some() {
-            self.itself(&graph.path, [run, &graph.name], graph.damage.as_ref());
+            self.itself(&graph.path, graph.damage.as_ref());
         }
         for part in &graph.parts {
             match self.steps {
                 true => self.steps(&part.steps),
                 false => {
                     self.policies.extend(part.steps.iter().filter_map(|step| step.policy));
-                    self.rows.push(part_row([run, &graph.name], part));
+                    self.rows.push(part_row(part));
                 }
             }
         }
@@ -91,18 +95,22 @@ impl Listing {
     }
 
     /// A run or a graph of which there is something to tell, or nothing below.
-    fn itself(&mut self, path: &Path, [run, graph]: [&str; 2], damage: Option<&Damage>) {
-        let state = damage.map_or("", |_| "damaged");
+    fn itself(&mut self, path: &Path, damage: Option<&Damage>) {
+        let (path, state) = (pasted(path), damage.map_or("", |_| "damaged"));
         let row: &[&str] = match self.steps {
-            true => &[&path.display().to_string(), state, "-"],
-            false => &[run, graph, "-", "0", state, "-"],
+            true => &[&path, state, "-"],
+            false => &[&path, "0", state, "-"],
         };
         self.rows.push(row.iter().map(|&cell| cell.to_owned()).collect());
     }
 }
 
-fn part_row([run, graph]: [&str; 2], part: &PartEntry) -> Vec<String> {
-    let number = part.part.to_string();
+/// A path as a shell takes it.
+fn pasted(path: &Path) -> String {
+    shell_word(&path.to_string_lossy())
+}
+
+fn part_row(part: &PartEntry) -> Vec<String> {
     let count = |is: fn(&Completeness) -> bool| part.steps.iter().filter(|step| is(&step.state)).count();
     let incomplete = count(|state| matches!(state, Completeness::Incomplete(_)));
     let damaged = count(|state| matches!(state, Completeness::Damaged(_)));
@@ -110,7 +118,7 @@ fn part_row([run, graph]: [&str; 2], part: &PartEntry) -> Vec<String> {
     let state = counts.map(|(n, what)| format!("{n} {what}")).collect::<Vec<_>>().join(", ");
     let state = if state.is_empty() { "complete".to_owned() } else { state };
     let verdicts = verdicts::cell(verdicts::sum(part.steps.iter().filter_map(|step| step.verdicts)));
-    vec![run.to_owned(), graph.to_owned(), number, part.steps.len().to_string(), state, verdicts]
+    vec![pasted(&part.path), part.steps.len().to_string(), state, verdicts]
 }
 
 fn step_row(step: &StepEntry) -> Vec<String> {
@@ -122,5 +130,5 @@ fn step_row(step: &StepEntry) -> Vec<String> {
             format!("damaged: {file}: {}", damage.reason)
         }
     };
-    vec![step.path.display().to_string(), state, verdicts::cell(step.verdicts)]
+    vec![pasted(&step.path), state, verdicts::cell(step.verdicts)]
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::answer::{json_text, put};
 use super::exit::{Failure, Outcome};
 use super::{data_sets, listing, table};
-use crate::dump::reader::{self, Place};
+use crate::dump::reader::Place;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -23,7 +23,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
-    let place = reader::find(&args.folder)?;
+    let place = data_sets::find(&args.folder)?;
     let text = if args.json { json_of(&place)? } else { listing::text_of(&place, args.steps, table::width()) };
     put(&text)?;
     listing::told(place)

@@ -23,11 +23,13 @@ mod nearest;
 mod next;
 mod node_table;
 mod output_file;
+mod overview;
 mod own_mark;
 mod print;
 mod progress;
 mod prove;
 mod provenance;
+mod python;
 mod replay;
 mod rerun;
 mod sbs;
@@ -39,6 +41,7 @@ mod status;
 mod stop;
 mod study;
 mod table;
+mod timed;
 mod tolerance_arguments;
 mod verdicts;
 mod verify;
@@ -50,7 +53,8 @@ pub use exit::Exit;
 use exit::Outcome;
 use walls_argument::WallsArgument;
 
-use clap::{Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::base::inherited;
 
@@ -70,7 +74,10 @@ enum Command {
     Status(status::Arguments),
     /// Tell the daemon to end.
     Stop(stop::Arguments),
-    /// Check this machine and say what to do about what is wrong.
+    /// Check this machine, and the Python that programs run in, and say what to do about what is wrong.
+    ///
+    /// `ok`: tried, and right. `not tried`: there was nothing to try; the line says what has it tried. Exit code: 0 nothing is
+    /// wrong, 2 something is.
     Doctor(doctor::Arguments),
     /// List runs, graphs, parts and steps of dumps with their verdicts.
     ///
@@ -78,8 +85,8 @@ enum Command {
     Ls(ls::Arguments),
     /// Show a run, graph, part, data set, folder of a node, model (.onnx), tensor (.pb), JSON file or text (fx.txt).
     ///
-    /// Of a nodes_<step>.json what does not match in it; `rust-ort sbs` shows all of it, `--json` the file. Exit code: 0
-    /// shown, 2 error, 4 damaged.
+    /// Of a graph where its nodes run and why, its parts, and its code. Of a nodes_<step>.json what does not match in it;
+    /// `rust-ort sbs` shows all of it, `--json` the file. Exit code: 0 shown, 2 error, 4 damaged.
     Show(show::Arguments),
     /// A model's data flow as text: opsets, inputs, initializers with their first elements, nodes, outputs.
     ///
@@ -241,9 +248,21 @@ pub fn main() -> Exit {
                 answer::warn(&answer);
                 Exit::Error
             }
-            None => error.exit(),
+            None => without_hidden(error).exit(),
         },
     }
+}
+
+/// The error without what is no command of people among the commands that are like the one that was asked for.
+fn without_hidden(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::Strings(alike)) = error.remove(ContextKind::SuggestedSubcommand) else { return error };
+    let program = Arguments::command();
+    let is_hidden = |name: &String| program.find_subcommand(name).is_some_and(clap::Command::is_hide_set);
+    let shown: Vec<String> = alike.into_iter().filter(|name| !is_hidden(name)).collect();
+    if !shown.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(shown));
+    }
+    error
 }
 
 /// Runs the subcommand.

@@ -52,7 +52,7 @@ pub(super) fn files_of(path: &Path, model: &mut ModelProto) -> Vec<PathBuf> {
 impl ModelArgument {
     /// What stands at the path. Errors: nothing does.
     pub(super) fn place(&self) -> Result<Place, Failure> {
-        Ok(reader::find(&self.path)?)
+        data_sets::find(&self.path)
     }
 
     /// The model. Elements that stand in other files are not read. Errors: it cannot be read, is damaged, there is no

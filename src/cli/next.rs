@@ -6,6 +6,17 @@ use super::table;
 use crate::base::quoted::shell_word;
 use crate::dump::reader;
 
+/// What to dump with, where a dump has nothing of eager's outputs.
+pub(super) const DUMP_OUTPUTS: &str = "dump with compare=\"outputs\"";
+
+/// What to dump with, where a dump has no call.
+pub(super) const DUMP_CALLS: &str = "dump a call of what is compiled, with calls=\"first\" or \"all\"";
+
+/// Of a place without a data set.
+pub(super) fn no_data_sets(path: &Path) -> String {
+    format!("{}: no data sets; {DUMP_CALLS}", path.display())
+}
+
 /// `next: rust-ort <command> <path>`, and what else the command is given.
 pub(super) fn command(command: &str, path: &Path, flags: &str) -> String {
     let space = if flags.is_empty() { "" } else { " " };

@@ -6,6 +6,7 @@ use super::answer::{json_text, line, put, warn};
 use super::blame::{brought_by, budget_of, case_of, memory_bytes};
 use super::brought::Brought;
 use super::exit::{Exit, Outcome};
+use super::next;
 use super::progress;
 use super::rerun::{self, Runtime};
 use super::table::{self, Give};
@@ -44,7 +45,7 @@ impl Arguments {
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = rerun::find(&args.what)?;
     if targets.is_empty() {
-        warn(format_args!("{}: no data sets", args.what.path.display()));
+        warn(next::no_data_sets(&args.what.path));
         return Ok(Exit::NothingCompared);
     }
     rerun::refuse_idle(&args.what, &targets)?;

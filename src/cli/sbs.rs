@@ -43,6 +43,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         node_table::brief(&found, &args.path)
     } else {
         found.iter().map(|found| node_table::text_of(found, &args.rows, args.wide)).collect::<Vec<_>>().join("\n")
+            + &node_table::legend(&found, &args.rows, args.wide)
     };
     match () {
         () if args.json => put(&text)?,
@@ -62,7 +63,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
 /// kind.
 fn files(path: &Path) -> Result<Vec<(u64, PathBuf)>, Failure> {
     let in_folder = |path: &Path| reader::node_files(path).map_err(at(path));
-    let place = reader::find(path)?;
+    let place = data_sets::find(path)?;
     if let Some(&damage) = place.damages().first() {
         return Err(Box::new(damage.clone()));
     }

@@ -13,7 +13,7 @@ use super::node_table::{self, Found};
 use super::provenance::Provenance;
 use super::statistics::statistics;
 use super::table::{self, Give};
-use super::{data_sets, listing, verdicts};
+use super::{data_sets, listing, overview, verdicts};
 use crate::base::files::folder_of;
 use crate::compare::significant;
 use crate::dump::reader::{self, Completeness, Place, StepEntry, TensorFile};
@@ -31,7 +31,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
-    let place = reader::find(&args.path)?;
+    let place = data_sets::find(&args.path)?;
     if let Some(damage) = damage_of(&place) {
         return Err(Box::new(damage.clone()));
     }
@@ -103,13 +103,11 @@ fn step_files(step: &StepEntry) -> Result<Vec<TensorFile>, Failure> {
 }
 
 fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
-    let listing = |info: &Value| -> Result<String, Failure> {
-        Ok(format!("{}\n\n{}", serde_json::to_string_pretty(info)?, listing::text_of(place, false, width)))
-    };
+    let listed = || "\n".to_owned() + &listing::text_of(place, false, width);
     match place {
         Place::Folder(_) => Ok(listing::text_of(place, false, width)),
-        Place::Run(run) => listing(&run.info),
-        Place::Graph(graph) => listing(&graph.info),
+        Place::Run(run) => Ok(overview::of_run(run, width) + &listed()),
+        Place::Graph(graph) => Ok(overview::of_graph(graph, width) + &listed() + &overview::code_of(graph)?),
         Place::Part(part) => {
             let model = part.path.join("model.onnx");
             let model = if model.exists() { model_text(&model) } else { Ok("no model.onnx\n".to_owned()) };

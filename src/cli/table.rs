@@ -78,6 +78,8 @@ pub(super) enum Give {
 const GAP: usize = 2;
 /// Columns are not cut below this.
 const LEAST: usize = 6;
+/// Below this a name that is cut tells little.
+const READABLE: usize = 16;
 
 /// A table in pieces.
 pub(super) struct Pieces {
@@ -101,6 +103,23 @@ impl Pieces {
 /// one block a row. Control characters are escaped.
 pub(super) fn aligned(header: &[&str], rows: &[Vec<String>], gives: &[Give], width: usize) -> String {
     pieces(header, rows, gives, width).text()
+}
+
+/// As [`aligned`]. Where cells would be cut to pieces, whole columns go first: those with the highest number in `rooms`, of
+/// equal ones the last; 0: what decides, which stays.
+pub(super) fn roomy(header: &[&str], rows: &[Vec<String>], gives: &[Give], rooms: &[u8], width: usize) -> String {
+    let mut kept: Vec<usize> = (0..header.len()).collect();
+    loop {
+        let shown: Vec<&str> = kept.iter().map(|&at| header[at]).collect();
+        let cells = |row: &Vec<String>| kept.iter().filter_map(|&at| row.get(at).cloned()).collect::<Vec<_>>();
+        let cells: Vec<_> = rows.iter().map(cells).collect();
+        let giving: Vec<Give> = kept.iter().map(|&at| gives[at]).collect();
+        let last = kept.iter().enumerate().filter(|(_, at)| rooms[**at] > 0).max_by_key(|(_, at)| rooms[**at]);
+        match last.map(|(place, _)| place) {
+            Some(place) if width_down_to(READABLE, &shown, &cells, &giving) > width => drop(kept.remove(place)),
+            _ => return aligned(&shown, &cells, &giving, width),
+        }
+    }
 }
 
 /// As [`aligned`], in pieces.
@@ -152,9 +171,14 @@ fn block(header: &[&str], row: &[String], width: usize) -> String {
 
 /// Width of a row when every column has given way as far as it can.
 pub(super) fn least_width(header: &[&str], rows: &[Vec<String>], gives: &[Give]) -> usize {
+    width_down_to(LEAST, header, rows, gives)
+}
+
+/// Width of a row when every column that gives way is so wide at most.
+fn width_down_to(most: usize, header: &[&str], rows: &[Vec<String>], gives: &[Give]) -> usize {
     let widths = natural_widths(header, rows).into_iter().zip(gives);
     row_width(
-        &widths.map(|(width, give)| if *give == Give::Never { width } else { width.min(LEAST) }).collect::<Vec<_>>(),
+        &widths.map(|(width, give)| if *give == Give::Never { width } else { width.min(most) }).collect::<Vec<_>>(),
     )
 }
 
@@ -324,6 +348,20 @@ mod tests {
         let gives = [Give::Never; 4];
         let text = aligned(&["name", "n", "m", "why"], &rows, &gives, 20);
         assert_eq!(text, "name  model_l…weight\nn     1.234e-7\n\nname  b\nn     1.234e-7\nwhy   x\n");
+    }
+
+    #[test]
+    fn columns_that_decide_nothing_go_where_cells_would_be_cut_to_pieces() {
+        let rows = vec![vec!["a".repeat(16), "1/2".to_owned(), "MISMATCH".to_owned(), "5.00e-1".to_owned()]];
+        let (header, gives) =
+            (["name", "outside", "verdict", "to pass"], [Give::Middle, Give::Never, Give::Never, Give::Never]);
+        let shown =
+            |width: usize| roomy(&header, &rows, &gives, &[0, 1, 0, 2], width).lines().next().unwrap().to_owned();
+        assert_eq!(shown(50), "name              outside  verdict   to pass");
+        assert_eq!(shown(43), "name              outside  verdict");
+        assert_eq!(shown(30), "name              verdict");
+        // What decides stays, however little room there is.
+        assert_eq!(shown(20), "name        verdict");
     }
 
     #[test]

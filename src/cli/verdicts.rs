@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::table::{Give, MOST_ROWS, aligned, counted, hidden, paragraph};
+use super::table::{Give, MOST_ROWS, counted, hidden, paragraph, roomy};
 use crate::compare::{Summary, TensorVerdict, Verdict, distance_text, elements, summary};
 
 /// All together; None of none.
@@ -46,7 +46,7 @@ pub(super) fn table(verdicts: &[TensorVerdict], width: usize) -> String {
 }
 
 /// What tells most of verdicts, each with the place that it is of: those that do not match, the worst first, and counts of
-/// the rest; then why what was not compared was not. `what`: one of them, in words.
+/// the rest; then why what was not compared was not, and what failed did. `what`: one of them, in words.
 pub(super) fn brief(verdicts: &[(String, &TensorVerdict)], what: &str, width: usize) -> String {
     let is_telling = |verdict: &Verdict| !matches!(verdict, Verdict::Match | Verdict::NotCompared(_));
     let mut telling: Vec<_> = verdicts
@@ -75,13 +75,14 @@ fn badness(verdict: &TensorVerdict) -> (u8, f64) {
     (kind, if distance.is_nan() { f64::INFINITY } else { distance })
 }
 
-/// Why verdicts were not compared: each reason once, and how many there are of it.
+/// Why verdicts were not compared or failed: each reason once, in full, and how many there are of it.
 fn reasons<'a>(verdicts: impl Iterator<Item = &'a TensorVerdict>, width: usize) -> String {
     let reasons = verdicts.filter_map(|verdict| match &verdict.verdict {
-        Verdict::NotCompared(reason) => Some(reason),
+        Verdict::NotCompared(reason) => Some(("not compared", reason)),
+        Verdict::Failed(reason) => Some(("failed", reason)),
         _ => None,
     });
-    let told = |(reason, n)| paragraph(&format!("not compared, {n}: {reason}"), width);
+    let told = |((word, reason), n)| paragraph(&format!("{word}, {n}: {reason}"), width);
     counted(reasons).into_iter().map(told).collect()
 }
 
@@ -114,5 +115,6 @@ fn rows(verdicts: &[(&str, &TensorVerdict)], width: usize) -> String {
     let header = ["of", "name", "verdict", "outside", "max|Δ|", "/max|r|", "atol to pass", "worst, or why"];
     use Give::{End, Middle, Never};
     let gives = [Middle, Middle, Never, Never, Never, Never, Never, End];
-    aligned(&header[from..], &rows, &gives[from..], width)
+    let rooms = [0, 0, 0, 1, 0, 0, 2, 0];
+    roomy(&header[from..], &rows, &gives[from..], &rooms[from..], width)
 }

@@ -1,4 +1,11 @@
-//! Numbers for people.
+//! Numbers for people: the one rule, of whatever prints them.
+//!
+//! In a sentence a number stands as people write it ([`significant`]): 1e-6, 0.03125, 1.624. In a column of distances it is
+//! scientific ([`distance`]), so that sizes are seen at a glance down the column. `rust_ort/observe/digits.py` is the same in
+//! Python; `tests/golden/numbers.json` holds both.
+
+/// Digits of a distance or a tolerance in a sentence.
+const FEW: usize = 4;
 
 /// Of an element: as many as tell any two float32 apart.
 const ELEMENT: usize = 9;
@@ -25,6 +32,21 @@ fn without_zeros(number: &str) -> &str {
     if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number }
 }
 
+/// A distance or a tolerance, in a sentence.
+pub fn few(value: f64) -> String {
+    significant(value, FEW)
+}
+
+/// As [`few`], of a number that is not below the value: a bound that is told has to hold.
+pub fn few_up(value: f64) -> String {
+    let text = few(value);
+    if !text.parse().is_ok_and(|told: f64| told < value) {
+        return text;
+    }
+    let step = 10_f64.powi(value.abs().log10().floor() as i32 + 1 - FEW as i32);
+    few(value + step / 2.)
+}
+
 /// A distance or an error, for a column of them: three significant digits, always scientific, so that sizes are seen at
 /// a glance; `0` where there is none.
 pub fn distance(value: f64) -> String {
@@ -40,6 +62,28 @@ pub fn elements(one: f64, other: f64) -> [String; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_golden_numbers_are_told_as_in_python() {
+        let golden: serde_json::Value = serde_json::from_str(include_str!("../../tests/golden/numbers.json")).unwrap();
+        let rows = golden.as_array().unwrap();
+        assert!(rows.len() > 10);
+        for row in rows {
+            let value: f64 = row["value"].as_str().unwrap().parse().unwrap();
+            let digits = row["digits"].as_u64().unwrap() as usize;
+            assert_eq!(significant(value, digits), row["significant"].as_str().unwrap());
+            assert_eq!(distance(value), row["distance"].as_str().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_bound_is_not_told_too_small() {
+        for (value, expected) in
+            [(0.437_65, "0.4377"), (0.437_64, "0.4377"), (1.0, "1"), (1.000_01, "1.001"), (2e-7, "2e-7")]
+        {
+            assert_eq!(few_up(value), expected);
+        }
+    }
 
     #[test]
     fn digits_are_few_and_scientific_where_apt() {

@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::digits::elements;
+use super::digits::{elements, few, few_up};
 use super::element::{self, Pair, part_of};
 use super::noise::Errors;
 use super::rounding::Rounding;
@@ -337,17 +337,6 @@ impl fmt::Display for Element {
     }
 }
 
-/// Four significant digits, for people.
-fn short(value: f64) -> f64 {
-    format!("{value:.3e}").parse().unwrap_or(value)
-}
-
-/// The same, not below `value`.
-fn short_up(value: f64) -> f64 {
-    let nearest = short(value);
-    if nearest < value { short(value * 1.0005) } else { nearest }
-}
-
 /// Half a sentence: how many are outside, where the worst is, what would pass.
 impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -358,12 +347,11 @@ impl fmt::Display for Metrics {
         let Some(worst) = &self.worst else {
             return write!(f, "{dtype}{shape}, all {n} equal");
         };
-        let [atol, rtol, scale] = [tolerance.atol, tolerance.rtol, tolerance.scale].map(short);
-        let [max_abs, max_rel_to_max] = [*max_abs, *max_rel_to_max].map(short);
+        let [max_abs, max_rel_to_max] = [*max_abs, *max_rel_to_max].map(few);
         write!(
             f,
-            "{dtype}{shape}, {outside} of {n} outside atol {atol:e} + rtol {rtol:e}·|r| + scale {scale:e}·max|r|; worst at \
-             {worst}; max |Δ| {max_abs:e} is {max_rel_to_max:e} of max|r|"
+            "{dtype}{shape}, {outside} of {n} outside {}; worst at {worst}; max |Δ| {max_abs} is {max_rel_to_max} of max|r|",
+            tolerance.terms()
         )?;
         for (count, what) in [
             (self.nan_disagreements, "NaN on one side only"),
@@ -375,11 +363,11 @@ impl fmt::Display for Metrics {
             }
         }
         if let Some(terms) = self.max_terms {
-            write!(f, "; rounding of sums whose terms come to {:e}", short(terms))?;
+            write!(f, "; rounding of sums whose terms come to {}", few(terms))?;
         }
         if *outside > 0 && required.atol.is_finite() {
-            let [rtol, atol] = [required.rtol, required.atol].map(short_up);
-            write!(f, "; rtol {rtol:e} or atol {atol:e} would pass")?;
+            let [rtol, atol] = [required.rtol, required.atol].map(few_up);
+            write!(f, "; rtol {rtol} or atol {atol} would pass")?;
         }
         Ok(())
     }

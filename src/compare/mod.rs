@@ -32,7 +32,7 @@ mod wanted;
 pub use alignment::{Alignment, Dim, Kind, RunResult, align, distance};
 pub use birth::{Birth, BirthKind, ReadValue, Side};
 pub use device::{DeviceMeter, DevicePair};
-pub use digits::{distance as distance_text, elements, significant};
+pub use digits::{distance as distance_text, elements, few, significant};
 pub use metrics::{Element, MaxDiff, Measured, Metrics};
 pub use noise::{Errors, Excused, Explained, Noise, NoiseKind, NoiseSummary, Spread};
 pub use pair::{Compared, Exact, Pair};

@@ -4,6 +4,7 @@ use displaydoc::Display;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::digits::few;
 use crate::tensor::DType;
 
 /// Inside means |c − r| ≤ atol + rtol·|r| + scale·max|r|, where max|r| is over the finite elements of the reference
@@ -45,6 +46,14 @@ pub struct BadTolerance {
 impl Tolerance {
     /// Equal values only (-0 equals 0, NaN equals NaN).
     pub const EXACT: Tolerance = Tolerance { atol: 0., rtol: 0., scale: 0., equal_nan: true };
+
+    /// `atol 1e-12 + rtol 3.052e-5·|r|`, for people: terms that are zero are left out, `atol 0` where all are.
+    pub fn terms(&self) -> String {
+        let terms = [("atol", self.atol, ""), ("rtol", self.rtol, "·|r|"), ("scale", self.scale, "·max|r|")];
+        let told = terms.into_iter().filter(|(_, value, _)| *value != 0.);
+        let told: Vec<_> = told.map(|(name, value, times)| format!("{name} {}{times}", few(value))).collect();
+        if told.is_empty() { "atol 0".to_owned() } else { told.join(" + ") }
+    }
 
     /// The defaults, by element type. Integers, bool and 8-bit floats: [`Tolerance::EXACT`]. Complex types: those of
     /// their parts. Source of the numbers: `docs/design/decisions/0002-tolerance.md`.

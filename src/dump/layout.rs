@@ -537,12 +537,21 @@ pub(super) fn checked(path: &Path, bytes: &[u8]) -> Result<(), Damage> {
         Seal::Whole => Ok(()),
         Seal::Broken => Err(Damage::new(path, "its content is not what was sealed")),
         Seal::None => match serde_json::from_slice::<Unsealed<'_>>(bytes) {
-            Err(error) if has_our_name(path) => Err(Damage::new(path, format!("none of our JSON: {error}"))),
+            Err(error) if has_our_name(path) => Err(Damage::new(path, not_json(bytes, &error))),
             Ok(Unsealed { schema: Some(schema) }) if SEALED.iter().any(|sealed| sealed.contains(&&*schema)) => {
                 Err(Damage::new(path, format!("{schema} is sealed, and its seal is gone")))
             }
             _ => Ok(()),
         },
+    }
+}
+
+/// Why bytes are no JSON: of a file that was cut off the parser knows no more than where it ended.
+pub(super) fn not_json(bytes: &[u8], error: &serde_json::Error) -> String {
+    match bytes.len() {
+        0 => "it is empty".to_owned(),
+        n if error.is_eof() => format!("it is cut off: its JSON does not end within its {n} bytes"),
+        _ => format!("it is no JSON: {error}"),
     }
 }
 

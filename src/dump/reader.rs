@@ -435,7 +435,10 @@ pub(super) fn parts_told(graph: &Path) -> Result<Vec<u32>, DumpError> {
 
 /// Any JSON file of a dump. Errors: it cannot be read, is too large, is no JSON, is damaged.
 pub fn any_json(path: &Path) -> Result<Value, DumpError> {
-    let value = files::read_json(path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+    let value = files::read_json(path).and_then(|bytes| {
+        let parsed = serde_json::from_slice(&bytes);
+        parsed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, layout::not_json(&bytes, &error)))
+    });
     value.map_err(DumpError::io(path, "read"))
 }
 

@@ -194,6 +194,31 @@ fn each_command_tells_what_it_reads() {
 }
 
 #[test]
+fn json_that_was_cut_off_is_told_as_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = dump(folder.path());
+    for file in ["run.json", "0_0-forward/parts.json", "0_0-forward/part_0/nodes_0.json"] {
+        let path = whole.join(file);
+        let bytes = fs::read(&path).unwrap();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        for (content, why) in [
+            (&bytes[..9], "it is cut off: its JSON does not end within its 9 bytes"),
+            (b"", "it is empty"),
+            (b"{\"schema\" 1}", "it is no JSON: expected `:`"),
+        ] {
+            replace(&path, content);
+            let said = piped(folder.path(), &["show", path.to_str().unwrap()]);
+            let told = format!("{name}: damaged: {why}");
+            assert!(said.code == 4 && said.err.contains(&told) && said.err.contains("; copy it again"), "{}", said.err);
+        }
+        replace(&path, &bytes);
+    }
+    fs::write(folder.path().join("mine.json"), "{\"a\": [1,").unwrap();
+    let said = piped(folder.path(), &["show", "mine.json"]);
+    assert!(said.code == 2 && said.err.contains("mine.json: cannot read: it is cut off"), "{}", said.err);
+}
+
+#[test]
 fn missing_and_unlisted_files_and_dumps_without_seals_are_told() {
     let folder = tempfile::tempdir().unwrap();
     let whole = dump(folder.path());

@@ -54,9 +54,12 @@ fn ls_tells_parts_steps_and_verdicts() {
     let said = rust_ort(folder.path(), &["ls", "."]);
     assert_eq!(
         said.out,
-        "run  graph        part  steps  state         verdicts\n\
-         run  0_0-forward  0     4      1 incomplete  2 match, 1 mismatch\n"
+        "part                      steps  state         verdicts\n\
+         ./run/0_0-forward/part_0  4      1 incomplete  2 match, 1 mismatch\n"
     );
+    // How many steps it has decides nothing.
+    let narrow = wide(folder.path(), 65, &["ls", "."]);
+    assert!(narrow.out.starts_with("part                      state         verdicts\n"), "{}", narrow.out);
     let said = rust_ort(folder.path(), &["ls", "run/0_0-forward/part_0"]);
     assert!(said.out.contains("test_data_set_1  complete") && said.out.contains("no manifest"), "{}", said.out);
     let value = json(folder.path(), &["ls", "."]);
@@ -190,6 +193,101 @@ fn a_run_below_dumps_is_found_by_its_name() {
     assert_eq!(json(folder.path(), &["gc"])["steps"], 0);
     let said = rust_ort(folder.path(), &["ls", "walk"]);
     assert!(said.code == 2 && said.err.contains("walk: cannot read"), "{}", said.err);
+}
+
+#[test]
+fn what_ls_prints_can_be_given_to_other_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(&folder.path().join("my dumps"));
+    for (args, command) in [(&["ls", "my dumps"][..], "ls"), (&["ls", "my dumps", "--steps"], "show")] {
+        let said = wide(folder.path(), 200, args);
+        let path = said.out.lines().nth(1).unwrap().split('\'').nth(1).unwrap();
+        assert!(path.starts_with("my dumps/run/0_0-forward/part_0"), "{}", said.out);
+        let said = rust_ort(folder.path(), &[command, path]);
+        assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    }
+}
+
+#[test]
+fn a_run_is_found_where_a_folder_that_is_no_dump_has_its_name_and_a_misspelt_one_is_hinted_at() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(&folder.path().join("dumps"));
+    std::fs::create_dir(folder.path().join("run")).unwrap();
+    for (command, code) in [("ls", 0), ("show", 0), ("compare", 1), ("sbs", 3)] {
+        let said = rust_ort(folder.path(), &[command, "run"]);
+        assert_eq!(said.code, code, "{command}: {}{}", said.out, said.err);
+    }
+    let said = rust_ort(folder.path(), &["compare", "rum"]);
+    assert!(said.code == 2 && said.err.contains("rum: cannot read"), "{}", said.err);
+    assert!(said.err.ends_with("; did you mean \"run\"?; `rust-ort ls` lists the dumps\n"), "{}", said.err);
+}
+
+#[test]
+fn a_comparison_of_nothing_says_what_to_dump_with() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let said = rust_ort(folder.path(), &["compare", &format!("{STEP}2")]);
+    let why = "nothing was compared: eager's outputs were not dumped; dump with compare=\"outputs\"\n";
+    assert!(said.code == 3 && said.out.starts_with(why), "{}{}", said.out, said.err);
+    assert_eq!(json(folder.path(), &["compare", &format!("{STEP}2")])["nothing"], why.trim_end());
+    assert_eq!(json(folder.path(), &["compare", "run"])["nothing"], serde_json::Value::Null);
+    for step in 0..4 {
+        std::fs::remove_dir_all(folder.path().join(format!("{STEP}{step}"))).unwrap();
+    }
+    let said = rust_ort(folder.path(), &["compare", "run"]);
+    let why = "nothing was compared: there are no data sets; dump a call";
+    assert!(said.code == 3 && said.out.starts_with(why), "{}{}", said.out, said.err);
+    let said = rust_ort(folder.path(), &["replay", "run"]);
+    assert!(said.code == 3 && said.err.contains("run: no data sets; dump a call"), "{}{}", said.out, said.err);
+}
+
+#[test]
+fn a_graph_is_shown_as_a_summary_and_code_and_a_run_as_a_summary() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = dumping::open(
+        folder.path(),
+        &serde_json::json!({
+            "program": "train.py", "pid": 7, "start": "2026-01-01T00:00:00", "python": "3.11.7", "devices": ["cpu"],
+            "versions": {"torch": "2.13.0", "onnxruntime-gpu": "-"},
+        })
+        .to_string(),
+    );
+    let left = |node: &str| serde_json::json!({"node": node, "op": "aten.foo", "reason": "no rule", "source": ""});
+    let parts = serde_json::json!({
+        "compute_nodes": 12, "eager_nodes": 2, "eager": [left("a"), left("b")], "parts": [],
+        "options": {"compare": "nodes", "threads": 2, "opset": null, "disable_passes": [], "precision_rules": {}},
+    });
+    dumping::graph(&run, "0_0-forward", &parts.to_string());
+    assert!(run.flush().lost.is_empty());
+    let said = rust_ort(folder.path(), &["show", "run/0_0-forward"]);
+    assert_eq!(
+        said.out,
+        "graph      0_0-forward\n\
+         nodes      10 on ONNX Runtime in 0 parts, 2 in eager\n\
+         options    compare=\"nodes\"\n\
+         in eager   2 × aten.foo: no rule\n\
+         \n\
+         part             steps  state  verdicts\n\
+         run/0_0-forward  0             -\n\
+         \n\
+         fx.txt:\n\
+         fx\n"
+    );
+    assert_eq!(json(folder.path(), &["show", "run/0_0-forward"])["info"]["options"]["threads"], 2);
+    let said = rust_ort(folder.path(), &["show", "run"]);
+    let summary = "run        run\nprogram    train.py, pid 7\nstarted    2026-01-01T00:00:00\n\
+                   versions   torch 2.13.0, Python 3.11.7\ndevices    cpu\n\n";
+    assert!(said.out.starts_with(summary), "{}", said.out);
+}
+
+#[test]
+fn what_decides_stays_in_a_narrow_table() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let said = wide(folder.path(), 80, &["compare", "run"]);
+    let (header, row) = (said.out.lines().next().unwrap(), said.out.lines().nth(1).unwrap());
+    assert_eq!(header, "of                name  verdict   outside  max|Δ|   /max|r|  worst, or why", "{}", said.out);
+    assert!(row.starts_with("0_0-forward/0 #1  y     MISMATCH  1/2      5.00e-1  2.50e-1  [1]: 2.5 for 2"), "{row}");
 }
 
 #[test]

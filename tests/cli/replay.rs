@@ -388,8 +388,14 @@ fn an_accused_node_is_judged_by_eagers_values() {
     let out = folder.path().join("out");
     assert_eq!(floats(&out.join("test_data_set_0/output_0.pb")), [-2., -5.]);
     let readme = std::fs::read_to_string(out.join("README.md")).unwrap();
-    assert!(readme.contains("Expected outputs: eager's, from node_add_0"), "{readme}");
+    assert!(readme.contains("Expected outputs: eager's, on eager's inputs, dumped for the node."), "{readme}");
     assert!(readme.contains("**outside tolerance**"), "{readme}");
+    // It goes elsewhere: folders of the dump are no use there.
+    assert!(
+        readme.contains("# Reproduction of node add (") && readme.contains(") of run/0_0-forward/part_0, step 0\n"),
+        "{readme}"
+    );
+    assert!(!readme.contains(&*folder.path().to_string_lossy()) && !readme.contains("node_add_0"), "{readme}");
     let value = json(folder.path(), &[PART, "--step", "0", "--repro", "out", "--nodes", "add"]);
     let node = &value["data_sets"][0]["node"];
     assert_eq!((&node["verdict"]["verdict"]["kind"], &node["name"]), (&json!("mismatch"), &json!("add")));

@@ -103,13 +103,29 @@ fn every_mark_is_shown_and_counted() {
         "cumulative:                2 match, 2 mismatch, 1 failed",
         &format!("first local mismatch:      #2 {LONG} (aten.mul.Tensor)\n"),
         "\n                           layer, the \"first\"\n                           model.py:12 in forward\n",
-        "\n                           candidate worse: from float64 eager is 1.00e-7, ONNX Runtime 5.00e-1; local worst at",
+        "\n                           candidate worse: from float64 eager is 1e-7, ONNX Runtime 0.5; local worst at",
         "first cumulative mismatch: #1 drifted (aten.mul.Tensor)\n",
         "what observing changed:    nothing: the plain session gave the same 2 outputs",
     ] {
         assert!(said.out.contains(line), "{line}\n{}", said.out);
     }
     assert_eq!(said.code, 2);
+}
+
+#[test]
+fn a_legend_says_what_marks_and_columns_mean() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path(), &nodes(), &[]);
+    let all = sbs(folder.path(), "80", &["run", "--all"]).out.replace('\n', " ");
+    let marks = "= match, ≈ noise, ~ it drifted only, ! its kernel differs, ? not compared, x failed; #: place among";
+    assert!(all.contains(marks) && all.contains("; local: the node's own kernel on eager's inputs"), "{all}");
+    assert!(!all.contains("local|Δ|: "), "a column that is not shown: {all}");
+    let broad = sbs(folder.path(), "300", &["run", "--all"]).out.replace('\n', " ");
+    assert!(broad.contains("local|Δ|: the same as max|Δ|"), "{broad}");
+    let brief = sbs(folder.path(), "80", &["run"]).out;
+    assert!(brief.starts_with("local: the node's own kernel on eager's inputs"), "{brief}");
+    let none = sbs(folder.path(), "80", &["run", "--only", "noise"]).out;
+    assert!(!none.contains("= match"), "{none}");
 }
 
 #[test]
@@ -138,8 +154,8 @@ fn noise_is_shown_where_it_is_known() {
         "local noise:               1 noise, 1 candidate worse\n",
         "cumulative noise:          1 ill-conditioned\n",
         "first worse than eager:    #1 drifted (aten.mul.Tensor)\n",
-        "drift: ill-conditioned, eager is off by 4.00e1 steps: from float64 eager is 5.00e-1, ONNX Runtime 5.00e-1",
-        "candidate worse: from float64 eager is 5.00e-1, ONNX Runtime 1.50e0",
+        "drift: ill-conditioned, eager is off by 40 steps: from float64 eager is 0.5, ONNX Runtime 0.5",
+        "candidate worse: from float64 eager is 0.5, ONNX Runtime 1.5",
     ] {
         assert!(said.out.contains(text), "{text}\n{}", said.out);
     }
@@ -158,7 +174,7 @@ fn what_observing_changed_is_told_and_judged() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path(), &nodes()[..1], &[off("y", 0.), off("z", 0.5)]);
     let said = sbs(folder.path(), "200", &["run"]);
-    assert!(said.out.contains("1 of 2 outputs, at most max|Δ|/max|r| 2.50e-1 (1 match, 1 mismatch)"), "{}", said.out);
+    assert!(said.out.contains("1 of 2 outputs, at most max|Δ|/max|r| 0.25 (1 match, 1 mismatch)"), "{}", said.out);
     assert_eq!(said.code, 1);
 }
 
@@ -425,9 +441,7 @@ fn a_drifted_sum_that_its_terms_explain_is_zero_but_for_rounding() {
     assert_eq!((&judged.verdict, &explained.verdict), (&Verdict::Mismatch, &Verdict::Match));
     dump(folder.path(), &[node(0, "mean", &off("v", 0.), &explained)], &[]);
     let said = sbs(folder.path(), "400", &["run", "--all"]);
-    for text in
-        ["first cumulative mismatch: none\n", "drift: zero but for rounding of sums whose terms come to 5.00e-1"]
-    {
+    for text in ["first cumulative mismatch: none\n", "drift: zero but for rounding of sums whose terms come to 0.5"] {
         assert!(said.code == 0 && said.out.contains(text), "{text}\n{}", said.out);
     }
 }

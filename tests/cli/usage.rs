@@ -108,6 +108,24 @@ fn a_command_of_a_later_version_says_so_and_what_to_use() {
 }
 
 #[test]
+fn what_is_misspelt_is_hinted_at_and_what_is_hidden_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    for (args, hint) in [
+        (&["comapre"][..], "a similar subcommand exists: 'compare'"),
+        (&["study", "gem"], "a similar subcommand exists: 'gemm'"),
+        (&["compare", ".", "--onyl", "y"], "a similar argument exists: '--only'"),
+        (&["study", "gemm", "--row", "3"], "a similar argument exists: '--rows'"),
+    ] {
+        let said = piped(folder.path(), args);
+        assert!(
+            said.code == 2 && said.err.contains(hint) && !said.err.contains("cuda-probe"),
+            "{args:?}: {}",
+            said.err
+        );
+    }
+}
+
+#[test]
 fn forward_stands_before_backward_in_the_order_of_compilation() {
     let folder = tempfile::tempdir().unwrap();
     let run = dumping::open(folder.path(), "");
@@ -127,7 +145,7 @@ fn forward_stands_before_backward_in_the_order_of_compilation() {
         graph(&run, name, "");
     }
     let said = piped(folder.path(), &["ls", "."]);
-    let listed: Vec<_> = said.out.lines().skip(1).map(|line| line.split_whitespace().nth(1).unwrap()).collect();
+    let listed: Vec<_> = said.out.lines().skip(1).map(|line| line.split([' ', '/']).nth(2).unwrap()).collect();
     assert_eq!(listed, order);
 }
 

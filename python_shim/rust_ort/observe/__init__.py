@@ -19,5 +19,6 @@
 | rules.py | what the rules of runtimes made of graphs; a warning of those that decide over nothing |
 | placement.py | which execution providers have the nodes of graphs |
 | reasons.py | nodes left to eager, as people read them |
+| digits.py | numbers for people, as the command line has them |
 | verdicts.py, report.py | by which tolerance, and why something is not compared; what it all came to |
 """

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from rust_ort.observe.choices import given
+from rust_ort.observe.digits import significant
 
 aten = torch.ops.aten
 
@@ -39,7 +40,7 @@ def other_branch(node: fx.Node, candidate: Tensor, env: Mapping[fx.Node, Any]) -
         apart = _apart(node, candidate, reference, env)
     except (RuntimeError, TypeError, IndexError):  # by how much is not known
         apart = None
-    by = "" if apart is None else f", by {float(apart[other].abs().max()):.1e}"
+    by = "" if apart is None else f", by {significant(float(apart[other].abs().max()), 2)}"
     return f"{n_other:,} of {reference.numel():,} elements of {node.name} took the other branch{by}"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from rust_ort.errors import ClientError, NumericMismatch
 from rust_ort.link.specs import Verdict
 from rust_ort.observe import placement, work
+from rust_ort.observe.digits import distance_text, few, significant
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.peer import TORCHS_OWN
 from rust_ort.observe.rules import rule_lines, total
@@ -208,7 +209,7 @@ class Report:
         lines = [f"{'name':<{width}}  {'verdict':<12}  {'max |c-r|':>9}  {'/max |r|':>9}  outside"]
         for verdict in shown:
             numbers = (
-                f"{verdict.max_abs:>9.2e}  {verdict.max_rel_to_max:>9.2e}  {verdict.outside}"
+                f"{distance_text(verdict.max_abs):>9}  {distance_text(verdict.max_rel_to_max):>9}  {verdict.outside}"
                 if verdict.is_measured
                 else str(verdict.reason)
             )
@@ -302,7 +303,10 @@ class Report:
     def _repr_html_(self) -> str:
         """For notebooks: the verdicts, and the nodes whose own kernel does not match."""
         shown = self._shown()
-        values = [(v.name, v.kind, f"{v.max_abs:.2e}", f"{v.max_rel_to_max:.2e}", v.outside, v.reason) for v in shown]
+        values = [
+            (v.name, v.kind, distance_text(v.max_abs), distance_text(v.max_rel_to_max), v.outside, v.reason)
+            for v in shown
+        ]
         made = html_table(("name", "verdict", "max |c-r|", "/max |r|", "outside", "reason"), values)
         wrong = [(graph, node) for graph, node in self.nodes if node.is_wrong]
         if wrong:
@@ -345,7 +349,7 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 def _sentence(verdict: Verdict) -> str:
     """The daemon's own, which begins with the name; else what is known."""
-    known = verdict.reason or f"max |candidate - reference| {verdict.max_abs:.3e}, {verdict.outside} outside"
+    known = verdict.reason or f"max |candidate - reference| {few(verdict.max_abs)}, {verdict.outside} outside"
     return known if verdict.name in known else f"{verdict.name}: {known}"
 
 
@@ -367,16 +371,15 @@ def _birth(birth: Mapping[str, Any]) -> str:
     count = value["nan" if birth["kind"] == "nan" else "inf"]
     said = [f"{'NaN' if birth['kind'] == 'nan' else 'infinite'}, {count} of {value['n']}"]
     if birth["kind"] == "overflow":
+        limit, largest = (significant(float(birth[key]), 5) for key in ("limit", "largest"))
         said = [
-            f"overflow of {birth['dtype']} (largest {float(birth['limit']):.5g}), {count} of {value['n']}; the largest "
-            f"finite number read or computed is {float(birth['largest']):.5g}"
+            f"overflow of {birth['dtype']} (largest {limit}), {count} of {value['n']}; the largest finite number read "
+            f"or computed is {largest}"
         ]
     for read in birth["read"]:
-        low, high = float(read["min"]), float(read["max"])
+        low, high = (significant(float(read[end]), 5) for end in ("min", "max"))
         counts = [f", {read[key]} {key}" for key in ("nan", "inf", "zeros") if read[key]]
-        said.append(
-            f"it read {read['name']} {read['dtype']}{read['dims']} from {low:.5g} to {high:.5g}{''.join(counts)}"
-        )
+        said.append(f"it read {read['name']} {read['dtype']}{read['dims']} from {low} to {high}{''.join(counts)}")
     return "; ".join(said)
 
 
@@ -385,11 +388,15 @@ def noise_text(verdict: Verdict) -> str:
     if verdict.noise is None:
         return ""
     reference, candidate = (float(verdict.noise[side]) for side in ("reference_error", "candidate_error"))
-    said = f"{_NOISES[verdict.noise['kind']]}: from float64 eager is {reference:.2e}, ONNX Runtime {candidate:.2e}"
+    kind, steps = verdict.noise["kind"], float(verdict.noise.get("condition", math.nan))
+    judged = _NOISES[kind]
+    if kind == "ill_conditioned" and not math.isnan(steps):
+        judged += f", eager is off by {few(steps)} steps"
+    said = f"{judged}: from float64 eager is {few(reference)}, ONNX Runtime {few(candidate)}"
     if spread := verdict.noise.get("spread"):
-        said += f", rounding moves it by {float(spread['largest']):.2e}"
+        said += f", rounding moves it by {few(float(spread['largest']))}"
     rounding = verdict.noise.get("rounding")
-    if rounding is None or verdict.noise["kind"] not in ("candidate_worse", "reference_worse"):
+    if rounding is None or kind not in ("candidate_worse", "reference_worse"):
         return said
     rms, bias, beyond = (
         [rounding[f"{side}_{what}"] for side in ("reference", "candidate")] for what in ("rms", "bias", "beyond")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rust_ort.call.client import Client
 from rust_ort.link.specs import Policy, Verdict
+from rust_ort.observe.digits import few
 from rust_ort.observe.values import named_tensors
 from rust_ort.observe.verdicts import Pair
 from rust_ort.options import Options
@@ -76,9 +77,9 @@ def _on_host(tensor: Tensor | None) -> Tensor | None:
 
 
 def verdict_line(verdict: Verdict) -> str:
-    """`Match output: max|Δ| 1.19e-07, max|Δ|/max|r| 3.02e-07`, or the reason where there are no numbers."""
+    """`Match output: max|Δ| 1.192e-7, max|Δ|/max|r| 3.021e-7`, or the reason where there are no numbers."""
     name = f" {verdict.name}" if verdict.name else ""
-    numbers = f"max|Δ| {verdict.max_abs:.2e}, max|Δ|/max|r| {verdict.max_rel_to_max:.2e}"
+    numbers = f"max|Δ| {few(verdict.max_abs)}, max|Δ|/max|r| {few(verdict.max_rel_to_max)}"
     parts = [numbers] if verdict.is_measured else []
     return f"{WORDS[verdict.kind]}{name}: " + "; ".join(parts + ([verdict.reason] if verdict.reason else []))
 

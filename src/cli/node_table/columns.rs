@@ -3,7 +3,7 @@
 use super::mark::Mark;
 use crate::base::quoted::printable;
 use crate::cli::table::Give;
-use crate::compare::{Errors, Metrics, Noise, NoiseKind, Rounding, Side, TensorVerdict, Verdict, distance_text};
+use crate::compare::{Errors, Metrics, Noise, NoiseKind, Rounding, Side, TensorVerdict, Verdict, distance_text, few};
 use crate::dump::{NodeRow, NodeTable};
 
 /// A node in its table.
@@ -341,7 +341,7 @@ pub(super) fn comment(node: &NodeRow) -> String {
         }
     }
     if let Some(terms) = node.cumulative.metrics.as_ref().and_then(|metrics| metrics.max_terms) {
-        said.insert(0, format!("drift: zero but for rounding of sums whose terms come to {}", distance_text(terms)));
+        said.insert(0, format!("drift: zero but for rounding of sums whose terms come to {}", few(terms)));
     }
     if !node.births.is_empty() {
         said.insert(0, format!("born in {}", births(node)));
@@ -356,10 +356,10 @@ pub(super) fn comment(node: &NodeRow) -> String {
 fn noise_text(noise: &Noise) -> String {
     let Errors { reference_error, candidate_error, condition, .. } = noise.errors;
     let judged = match noise.kind {
-        NoiseKind::IllConditioned => format!("ill-conditioned, eager is off by {} steps", distance_text(condition)),
+        NoiseKind::IllConditioned => format!("ill-conditioned, eager is off by {} steps", few(condition)),
         kind => kind.to_string(),
     };
-    let [reference, candidate] = [reference_error, candidate_error].map(distance_text);
+    let [reference, candidate] = [reference_error, candidate_error].map(few);
     format!("{judged}: from float64 eager is {reference}, ONNX Runtime {candidate}")
 }
 

@@ -6,6 +6,7 @@
 mod brief;
 mod columns;
 mod found;
+mod legend;
 mod mark;
 mod rows;
 mod text;
@@ -13,6 +14,7 @@ mod text;
 pub(super) use brief::brief;
 pub(super) use columns::csv;
 pub(super) use found::Found;
+pub(super) use legend::legend;
 pub(super) use mark::Mark;
 pub(super) use rows::Rows;
 pub(super) use text::text_of;

@@ -9,7 +9,7 @@ use super::rows::Rows;
 use crate::cli::answer::line;
 use crate::cli::table::{self, Give, Pieces};
 use crate::cli::verdicts;
-use crate::compare::{Birth, Side, Summary, TensorVerdict, Verdict, distance_text};
+use crate::compare::{Birth, Side, Summary, TensorVerdict, Verdict, few};
 use crate::dump::{NodeRow, NodeTable, reader};
 
 /// Width that a column whose cells lose their middle should have beyond the least.
@@ -44,29 +44,57 @@ pub(super) fn rows_of(lines: &[Line<'_>], columns: Vec<Column>, wide: bool, widt
     rows.text()
 }
 
-fn pieces(lines: &[Line<'_>], columns: Vec<Column>, wide: bool, width: usize) -> Pieces {
+/// Cells as they are shown.
+struct Cells {
+    header: Vec<String>,
+    rows: Vec<Vec<String>>,
+    gives: Vec<Give>,
+}
+
+impl Cells {
+    fn of(lines: &[Line<'_>], columns: &[Column], wide: bool) -> Self {
+        let head = |column: &Column| if wide { column.name.clone() } else { column.head.to_owned() };
+        let row = |line: &Line<'_>| columns.iter().map(|column| column.cell(line).short()).collect();
+        Self {
+            header: columns.iter().map(head).collect(),
+            rows: lines.iter().map(row).collect(),
+            gives: columns.iter().map(|column| column.give).collect(),
+        }
+    }
+
+    fn header(&self) -> Vec<&str> {
+        self.header.iter().map(String::as_str).collect()
+    }
+
+    /// Width that lets a name be read.
+    fn least(&self) -> usize {
+        let names = self.gives.iter().filter(|give| **give == Give::Middle).count();
+        table::least_width(&self.header(), &self.rows, &self.gives) + names * ROOM_FOR_A_NAME
+    }
+}
+
+/// Those of the columns that a terminal of this width shows. wide: all of them.
+pub(super) fn fitting(lines: &[Line<'_>], columns: Vec<Column>, wide: bool, width: usize) -> Vec<Column> {
     let known = |column: &Column| !column.sparse || lines.iter().any(|line| column.cell(line).is_known());
     let is_shown = |column: &Column| wide || (column.shown < Shown::Wide && known(column));
     let mut columns: Vec<Column> = columns.into_iter().filter(is_shown).collect();
-    loop {
-        let head = |column: &'_ Column| if wide { column.name.clone() } else { column.head.to_owned() };
-        let header: Vec<String> = columns.iter().map(head).collect();
-        let header: Vec<&str> = header.iter().map(String::as_str).collect();
-        let gives: Vec<Give> = columns.iter().map(|column| column.give).collect();
-        let row = |line: &Line<'_>| columns.iter().map(|column| column.cell(line).short()).collect::<Vec<_>>();
-        let rows: Vec<_> = lines.iter().map(row).collect();
-        let names = gives.iter().filter(|give| **give == Give::Middle).count();
-        let least = table::least_width(&header, &rows, &gives) + names * ROOM_FOR_A_NAME;
+    while !wide && Cells::of(lines, &columns, wide).least() > width {
         // Of equal ones the last goes.
-        let widest = (columns.iter().enumerate()).max_by_key(|(_, column)| column.shown).map(|(at, _)| at);
-        match widest {
-            Some(at) if !wide && least > width && columns[at].shown > Shown::Always => {
-                columns.remove(at);
-            }
-            // With all columns a row that fits only by cutting every name to pieces is no row to read.
-            _ if wide && least > width => return table::blocks(&header, &rows, width),
-            _ => return table::pieces(&header, &rows, &gives, width),
+        let widest = columns.iter().enumerate().max_by_key(|(_, column)| column.shown);
+        match widest.filter(|(_, column)| column.shown > Shown::Always).map(|(at, _)| at) {
+            Some(at) => drop(columns.remove(at)),
+            None => break,
         }
+    }
+    columns
+}
+
+fn pieces(lines: &[Line<'_>], columns: Vec<Column>, wide: bool, width: usize) -> Pieces {
+    let cells = Cells::of(lines, &fitting(lines, columns, wide, width), wide);
+    // With all columns a row that fits only by cutting every name to pieces is no row to read.
+    match wide && cells.least() > width {
+        true => table::blocks(&cells.header(), &cells.rows, width),
+        false => table::pieces(&cells.header(), &cells.rows, &cells.gives, width),
     }
 }
 
@@ -174,11 +202,7 @@ fn observing(found: &[&Found], counted: Summary) -> String {
             let metrics = plain.iter().filter_map(|verdict| verdict.metrics.as_ref());
             let largest = metrics.map(|metrics| metrics.max_rel_to_max).fold(0., f64::max);
             let counts = verdicts::cell(Some(counted));
-            format!(
-                "{n_changed} of {} outputs, at most max|Δ|/max|r| {} ({counts})",
-                plain.len(),
-                distance_text(largest)
-            )
+            format!("{n_changed} of {} outputs, at most max|Δ|/max|r| {} ({counts})", plain.len(), few(largest))
         }
     }
 }

@@ -3,6 +3,7 @@
 mod again;
 mod arguments;
 mod nodes;
+mod readme;
 mod repro;
 
 use serde_json::json;
@@ -24,7 +25,7 @@ use crate::compare::{Summary, TensorVerdict, Verdict, distance_text, summary};
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = rerun::find(&args.what)?;
     if targets.is_empty() {
-        warn(format_args!("{}: no data sets", args.what.path.display()));
+        warn(next::no_data_sets(&args.what.path));
         if args.json {
             put(&json_text("replay", json!({ "summary": Summary::default(), "data_sets": [] }))?)?;
         }
@@ -73,7 +74,9 @@ fn text_of(args: &Arguments, runtime: &Runtime, again: &[Again], total: Summary)
     let title = line(format_args!("{} from {}", runtime.title(), runtime.library.display()));
     let told = if args.all { all_of(again, width) } else { brief(again, width) };
     let counts = verdicts::counts(total).map(|counts| counts + &brought(again).words());
-    let counts = counts.unwrap_or_else(|| "there was nothing to judge against".to_owned());
+    let counts = counts.unwrap_or_else(|| {
+        format!("there was nothing to judge against: no outputs were dumped; {}", next::DUMP_OUTPUTS)
+    });
     let path = &args.what.path;
     let is_wrong = |again: &&Again| again.judged().any(|verdict| !verdict.verdict.is_pass());
     let next = match (args.all, total.mismatch + total.failed) {

@@ -9,7 +9,7 @@ use crate::cli::exit::Failure;
 use crate::cli::nearest;
 use crate::cli::rerun::{Model, Runtime, Target};
 use crate::cli::statistics::{Statistics, statistics};
-use crate::cli::table::{Give, aligned};
+use crate::cli::table::{Give, roomy};
 use crate::cli::verdicts::said;
 use crate::compare::{TensorVerdict, Verdict, distance_text, signature, significant};
 use crate::dump::Judging;
@@ -194,5 +194,6 @@ pub(super) fn table(facts: &[Facts], width: usize) -> String {
     let header = ["name", "op", "onnx", "type", "min", "max", "mean", "nan", "sign.", "optimized: max|Δ|"];
     use Give::{End, Middle, Never};
     let gives = [Middle, Middle, End, End, Never, Never, Never, Never, Never, End];
-    aligned(&header, &facts.iter().map(row).collect::<Vec<_>>(), &gives, width)
+    let rooms = [0, 3, 4, 2, 5, 5, 5, 1, 6, 0];
+    roomy(&header, &facts.iter().map(row).collect::<Vec<_>>(), &gives, &rooms, width)
 }

@@ -9,26 +9,21 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::nodes;
+use super::readme::{DATA_SET, MARK, MODEL, Readme};
 use crate::base::files::read_regular;
-use crate::base::quoted::printable;
 use crate::cli::exit::{Failure, at};
 use crate::cli::rerun::{Model, RAN_WITH_FILE, Runtime, Target, tensors};
 use crate::compare::{Policy, TensorVerdict, Tolerance, Verdict};
 use crate::dump::{Judging, Role, reader};
 use crate::onnx::proto::{GraphProto, ModelProto};
 use crate::onnx::{self, NamedTensor};
-use crate::protocol::message::CUDA_PROVIDER;
 use crate::runtime::ort::runtime_config;
 use crate::tensor::{DType, TensorBuf, TensorView};
 
-/// First line of the README of a folder that we may write over.
-const MARK: &str = "<!-- rust_ort/repro/1 -->";
 /// A longer one is none of ours.
 const README_BYTES: u64 = 1 << 20;
-const MODEL: &str = "model.onnx";
 const README: &str = "README.md";
 const SCRIPT: &str = "run.py";
-const DATA_SET: &str = "test_data_set_0";
 const TEMPLATE: &str = include_str!("run.py");
 
 /// What to write, and where.
@@ -85,6 +80,8 @@ struct CutOut {
     inputs: Vec<(String, TensorBuf)>,
     output: (String, TensorBuf),
     expected: Expected,
+    /// The folder of the dump that it is from, where it was dumped so.
+    dumped_in: Option<String>,
 }
 
 /// What goes into the folder.
@@ -160,7 +157,7 @@ impl<'a> Repro<'a> {
             model: &model,
             inputs: named(&inputs),
             outputs: named(outputs),
-            title: format!("part {}, step {}", target.part.display(), target.step.step),
+            title: format!("a part: {}", target.place()),
             expected: &expected,
             found: found(&target.judging()?, &references, &actuals),
             onnxruntime: target.onnxruntime(),
@@ -179,13 +176,12 @@ impl<'a> Repro<'a> {
             Some(dumped) => dumped,
             None => self.cut_out(runtime, &proto, &value, &provenance)?,
         };
-        let (part, step) = (target.part.display(), target.step.step);
         let model = cut_out.for_any_runtime();
         let mut content = Content {
             model: &model,
             inputs: views(&cut_out.inputs),
             outputs: views(std::slice::from_ref(&cut_out.output)),
-            title: format!("node {value} ({}, {}) of {part}, step {step}", of("op"), of("source")),
+            title: format!("node {value} ({}, {}) of {}", of("op"), of("source"), target.place()),
             expected: &cut_out.expected,
             found: "Not judged: run it.".to_owned(),
             onnxruntime: runtime.runtime.version().to_owned(),
@@ -213,7 +209,8 @@ impl<'a> Repro<'a> {
             model: reader::load_model(&path).map_err(at(&path))?,
             inputs: tensors(&data_set, Role::Input)?.iter().map(owned).collect(),
             output,
-            expected: Expected::Eager(format!("eager's, from {name}")),
+            expected: Expected::Eager("eager's, on eager's inputs, dumped for the node".to_owned()),
+            dumped_in: Some(name),
         }))
     }
 
@@ -264,7 +261,7 @@ impl<'a> Repro<'a> {
             ),
         };
         let inputs = inputs.into_iter().map(|(name, view)| (name, view.to_owned())).collect();
-        Ok(CutOut { model, inputs, output: (name, output.to_owned()), expected })
+        Ok(CutOut { model, inputs, output: (name, output.to_owned()), expected, dumped_in: None })
     }
 
     /// Eager's values of these where they were dumped.
@@ -277,7 +274,7 @@ impl<'a> Repro<'a> {
 
     /// Judged by eager's value; NotCompared where there is none.
     fn run_alone(&self, runtime: &Runtime, judging: &Judging, name: String, cut_out: &CutOut) -> Alone {
-        let CutOut { model, inputs, output: (_, reference), expected } = cut_out;
+        let CutOut { model, inputs, output: (_, reference), expected, dumped_in } = cut_out;
         let Expected::Eager(expected) = expected else {
             let verdict = TensorVerdict::not_compared(&name, "eager's values of this node were not dumped");
             return Alone { name, reference: "nothing: eager's values were not dumped".to_owned(), verdict };
@@ -292,7 +289,8 @@ impl<'a> Repro<'a> {
                 Some((_, value)) => judging.judge(&name, &reference.view(), &value.view()),
             },
         };
-        Alone { name, reference: expected.clone(), verdict }
+        let reference = dumped_in.as_ref().map_or_else(|| expected.clone(), |name| format!("eager's, from {name}"));
+        Alone { name, reference, verdict }
     }
 
     /// These values of the part when nothing is optimized.
@@ -310,6 +308,8 @@ impl<'a> Repro<'a> {
     fn write(&self, content: &Content<'_>) -> Result<(), Failure> {
         let folder = self.folder;
         let data = folder.join(DATA_SET);
+        let Content { title, found, onnxruntime, .. } = content;
+        let readme = Readme { target: self.target, title, expected: content.expected.text(), found, onnxruntime };
         let io = |path: &Path| {
             let path = path.display().to_string();
             move |error: io::Error| format!("{path}: {error}")
@@ -321,7 +321,7 @@ impl<'a> Repro<'a> {
         let put =
             |path: &Path, pieces: &[&[u8]]| crate::base::files::write_whole(path, 0o644, pieces).map_err(io(path));
         // The mark first: a half-written folder is ours to write over.
-        put(&folder.join(README), &[self.readme(content).as_bytes()])?;
+        put(&folder.join(README), &[readme.text().as_bytes()])?;
         for (prefix, tensors) in [("input", &content.inputs), ("output", &content.outputs)] {
             for (index, (name, view)) in tensors.iter().enumerate() {
                 let header = onnx::tensor_header(name, view);
@@ -342,55 +342,6 @@ impl<'a> Repro<'a> {
         put(&folder.join(SCRIPT), &[self.script(content)?.as_bytes()])?;
         // What is in it goes to others: a flipped bit is told there, too.
         reader::list_folder(folder).map_err(at(folder))
-    }
-
-    fn readme(&self, content: &Content<'_>) -> String {
-        let Content { title, found, onnxruntime, .. } = content;
-        let expected = content.expected.text();
-        let versions = &self.target.run["versions"];
-        let pin =
-            |name: &str, version: Option<&str>| version.map_or(name.to_owned(), |version| format!("{name}=={version}"));
-        // It goes into a line for a shell, and may come from anybody's dump.
-        let is_version = |text: &&str| {
-            !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".+!_-".contains(&byte))
-        };
-        let known = |version: &Value| version.as_str().filter(is_version).unwrap_or("unknown").to_owned();
-        let version = |name: &str| known(&versions[name]);
-        // People follow what stands here: names of somebody's model are no text of ours.
-        let [title, found, providers] = [title, found, &self.providers()].map(|text| text.replace("```", "` ` `"));
-        let [title, providers] = [title, providers].map(|text| text.replace('\n', " "));
-        let [title, found, providers] = [title, found, providers].map(|text| printable(&text));
-        let on_cuda = self.target.providers.iter().any(|(name, _)| name == CUDA_PROVIDER);
-        let wheel = if on_cuda { "onnxruntime-gpu" } else { "onnxruntime" };
-        let packages = [
-            pin("onnx", versions["onnx"].as_str().filter(is_version)),
-            "numpy".to_owned(),
-            pin(wheel, Some(onnxruntime.as_str()).filter(is_version)),
-        ];
-        format!(
-            "{MARK}\n# Reproduction of {title}\n\n\
-             Run it with only onnx, numpy and {wheel} installed:\n\n\
-             ```sh\npip install {packages}\npython run.py\n```\n\n\
-             It runs `{MODEL}` on `{DATA_SET}/input_<i>.pb` with {providers} and optimization level \"{level}\" and \
-             compares with `{DATA_SET}/output_<i>.pb`. Exit code: 0 all inside tolerance, 1 not, 2 a provider is not here, 3 inside but the expected \
-             values are not eager's, or there are none. The tolerance stands at the head of `run.py`.\n\n\
-             Expected outputs: {expected}.\n\n## What was found\n\n{found}\n\n## Versions\n\n\
-             rust_ort {own}, onnxruntime {onnxruntime}, onnx {onnx}, torch {torch}, Python {python}.\n",
-            packages = packages.join(" "),
-            level = self.target.optimization.name(),
-            own = env!("CARGO_PKG_VERSION"),
-            onnx = version("onnx"),
-            torch = version("torch"),
-            python = known(&self.target.run["python"]),
-        )
-    }
-
-    /// What a text calls those that it runs with.
-    fn providers(&self) -> String {
-        match self.target.providers.as_slice() {
-            [] => "the CPU provider".to_owned(),
-            several => several.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "),
-        }
     }
 
     fn script(&self, content: &Content<'_>) -> Result<String, Failure> {

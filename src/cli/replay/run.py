@@ -121,6 +121,12 @@ def outside(expected, got, *, atol, rtol, scale, fill, equal_nan):
     return int(np.count_nonzero(wrong)), float(distance.max())
 
 
+def told(distance):
+    """As rust-ort prints it: 1.48e-2."""
+    mantissa, exponent = f"{distance:.2e}".partition("e")[::2]
+    return f"{mantissa}e{int(exponent)}" if distance and exponent else f"{distance:g}"
+
+
 def main():
     expected = load("output")
     outputs = run(expected)
@@ -136,7 +142,7 @@ def main():
         failed = failed or count > 0
         kind = f"{array.dtype}{list(array.shape)}"
         verdict = "MISMATCH" if count else "match" if BY_EAGER else "not compared"
-        print(f"{name:32} {kind:24} {f'{count}/{array.size}':>16} {largest:10.3e}  {verdict}")
+        print(f"{name:32} {kind:24} {f'{count}/{array.size}':>16} {told(largest):>10}  {verdict}")
     if not BY_EAGER:
         print("not compared with eager: the expected outputs are ONNX Runtime's own; see README.md")
     return 1 if failed else 0 if BY_EAGER else 3

@@ -55,7 +55,7 @@ pub(crate) struct Target {
 
 /// The data sets that were asked for. Errors: there is none, or none of that step; what tells of them is damaged.
 pub(crate) fn find(args: &Arguments) -> Result<Vec<Target>, Failure> {
-    let place = reader::find(&args.path)?;
+    let place = data_sets::find(&args.path)?;
     if let Some(&damage) = place.damages().first() {
         return Err(Box::new(damage.clone()));
     }
@@ -292,6 +292,14 @@ impl Target {
     pub(crate) fn title(&self) -> String {
         let (name, graph) = (self.part.file_name().unwrap_or_default(), self.part.parent().unwrap_or(Path::new("/")));
         format!("{} of {}, step {}", name.display(), graph.display(), self.step.step)
+    }
+
+    /// What a text calls it that goes elsewhere: by the names that it has in its dump, which may be gone.
+    pub(crate) fn place(&self) -> String {
+        let n_names = if self.run.is_null() { 1 } else { 3 };
+        let mut names: Vec<_> = self.home.iter().rev().take(n_names).map(|name| name.to_string_lossy()).collect();
+        names.reverse();
+        format!("{}, step {}", names.join("/"), self.step.step)
     }
 
     /// Of its part in the graph; 0 of what is no part.

@@ -1,5 +1,7 @@
 //! `rust-ort blame`: who made the outputs of dumped parts differ from eager.
 
+mod text;
+
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -9,26 +11,24 @@ use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::answer::{json_text, line, put, warn};
+use super::answer::{json_text, put, warn};
 use super::brought::Brought;
 use super::exit::{Exit, Failure, Outcome, at};
 use super::nearest::hint;
+use super::next;
 use super::own_mark::Keeper;
 use super::progress;
 use super::replay::Repro;
 use super::rerun::{self, Runtime, Target};
-use super::table::{self, Give};
 use super::verdicts;
 use super::walls_argument::WallsArgument;
 use crate::base::files::write_whole;
 use crate::base::identity::Identity;
 use crate::base::ids::ValueName;
-use crate::base::quoted::one_line;
 use crate::blame::{
-    Answer, Case, Contribution, Culprit, Layer, OptimizerKind, Own, Parts, Progress, Settings, Strategy, Together,
-    Values, counted, examine, together,
+    Answer, Case, Contribution, Culprit, OptimizerKind, Parts, Progress, Settings, Strategy, Values, counted, examine,
+    together,
 };
-use crate::compare::significant;
 use crate::dump::{BLAME_SCHEMA, Damage, Judging, NODES_SCHEMA, NodeTable, Role, reader, to_json};
 use crate::onnx::{NamedTensor, sort};
 
@@ -105,7 +105,7 @@ struct Kept {
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = rerun::find(&args.what)?;
     if targets.is_empty() {
-        warn(format_args!("{}: no data sets", args.what.path.display()));
+        warn(next::no_data_sets(&args.what.path));
         return Ok(Exit::NothingCompared);
     }
     let repro = args.repro.as_deref();
@@ -146,7 +146,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let answers: Vec<Answer> = answers.into_iter().map(|examined| examined.answer).collect();
     let total = counted(&answers);
     let calls = together(&answers);
-    let text = words(&answers, &calls, &transforms, &brought);
+    let text = text::words(&answers, &calls, &transforms, &brought, left_out);
     let text = if args.json {
         let policies = brought.json()?;
         let answer = json!({
@@ -498,141 +498,4 @@ fn write_repro(folder: &Path, runtime: &Runtime, answers: &[Examined<'_>]) -> Re
     }
     warn(format_args!("no node is to blame, so there is nothing to write to {}", folder.display()));
     Ok(())
-}
-
-/// The answer over all parts, in one line. transforms: names of the functions that changed the models.
-fn headline(answers: &[Answer], transforms: &[String], brought: &Brought) -> String {
-    let within = brought.words();
-    let is_named = |answer: &&Answer| matches!(answer.culprit, Culprit::Node { .. } | Culprit::Optimizer { .. });
-    let blamed = answers.iter().find(is_named).or_else(|| answers.iter().find(|answer| answer.blames()));
-    let Some(answer) = blamed else {
-        let unknown = answers.iter().find(|answer| !answer.complete);
-        return match unknown.map(|answer| &answer.culprit) {
-            Some(Culprit::Nobody { why }) => line(format_args!("not known who is to blame{within}: {why}")),
-            _ => {
-                let alone = answers.iter().find_map(|answer| answer.wrong_alone.as_ref());
-                let alone = alone.map_or_else(String::new, |alone| format!("; {alone}"));
-                line(format_args!("nobody is to blame: every output is as right as eager's{within}{alone}"))
-            }
-        };
-    };
-    let mut text = format!("to blame: {}", answer.culprit);
-    let Answer { graph, part, step, culprit, nodes, .. } = answer;
-    if let Culprit::Node { name, layer } = culprit {
-        let place = nodes.iter().find(|node| node.name == *name).map(Contribution::place).unwrap_or_default();
-        text += if place.is_empty() { "" } else { ", " };
-        text += &place;
-        if *layer == Layer::Exporter && !transforms.is_empty() {
-            text += &format!("; your transforms ran on this graph: {}", transforms.join(", "));
-        }
-    }
-    line(format_args!(
-        "{text}; {graph} part {part} step {step}{}{within}",
-        if within.is_empty() { "" } else { "; judged" }
-    ))
-}
-
-/// What is the answer over all, then each part of which there is something to tell.
-fn words(answers: &[Answer], calls: &[Together], transforms: &[String], brought: &Brought) -> String {
-    let is_dull = |answer: &&Answer| {
-        let tells = answer.wrong_alone.is_some() || !(answer.complaints.is_empty() && answer.notes.is_empty());
-        !tells && answer.complete && answers.len() > 1
-    };
-    let (dull, telling): (Vec<&Answer>, Vec<&Answer>) = answers.iter().partition(is_dull);
-    let texts = telling.into_iter().map(text_of).chain(calls.iter().map(text_of_calls));
-    let right = verdicts::sum(dull.iter().map(|answer| answer.right)).and_then(verdicts::counts);
-    let right = right.map_or_else(String::new, |counts| format!(": {counts}"));
-    let rest = (!dull.is_empty())
-        .then(|| line(format_args!("every output of {} parts is as right as eager's{right}", dull.len())));
-    [headline(answers, transforms, brought)].into_iter().chain(texts).chain(rest).collect::<Vec<_>>().join("\n")
-}
-
-fn text_of(answer: &Answer) -> String {
-    let width = table::width();
-    let Answer { graph, part, step, complaints, culprit, nodes, .. } = answer;
-    let mut text = one_line(&format!("{graph} part {part} step {step}: "));
-    text += &match complaints.len() {
-        0 if !answer.complete => "nothing is known to be outside tolerance\n".to_owned(),
-        0 => {
-            let counts = verdicts::counts(answer.right).map_or_else(String::new, |counts| format!(": {counts}"));
-            line(format_args!("every output is as right as eager's{counts}"))
-        }
-        n if complaints.iter().all(|complaint| complaint.as_ran.verdict.is_pass()) => {
-            line(format_args!("{n} outputs differ from eager's within tolerance, and what comes after made more of it"))
-        }
-        n => line(format_args!("{n} outputs are outside tolerance")),
-    };
-    if complaints.is_empty() {
-        if let (Culprit::Nobody { why }, false) = (culprit, answer.complete) {
-            text += &line(format_args!("not complete: {why}"));
-        }
-        let notes = answer.wrong_alone.iter().chain(&answer.notes);
-        notes.for_each(|note| text += &line(format_args!("note: {note}")));
-        return text;
-    }
-    let as_ran: Vec<_> = complaints.iter().map(|complaint| complaint.as_ran.clone()).collect();
-    text += &verdicts::table(&as_ran, width);
-    text += &match culprit {
-        Culprit::Nobody { why } if !answer.complete => {
-            "\n".to_owned() + &line(format_args!("not known who is to blame: {why}"))
-        }
-        culprit => "\n".to_owned() + &line(format_args!("to blame: {culprit}")),
-    };
-    answer.beside.iter().for_each(|beside| text += &line(format_args!("and: {beside}")));
-    if let Some(smallest) = &answer.smallest {
-        text += &line(format_args!(
-            "with eager's values of {} the outputs that were followed are right",
-            smallest.join(", ")
-        ));
-    }
-    if !nodes.is_empty() {
-        let rows: Vec<Vec<String>> = nodes.iter().map(row).collect();
-        let header = ["node", "share", "of", "own error", "is", "operator, module, line"];
-        use Give::{End, Middle, Never};
-        text += "\nwhat each node's own error does to the output:\n";
-        text += &table::aligned(&header, &rows, &[Middle, Never, Middle, Never, Never, End], width);
-    }
-    for node in nodes {
-        if let Some(again) = node.again.as_ref().filter(|again| !again.is_same() || !again.refused.is_empty()) {
-            text += &line(format_args!("{} run again: {again}", node.name));
-        }
-    }
-    for note in &answer.notes {
-        text += &line(format_args!("note: {note}"));
-    }
-    let end = if answer.complete { "" } else { "; not complete" };
-    text + &line(format_args!("{} runs, {:.1} s{end}", answer.n_runs, answer.seconds))
-}
-
-/// Several calls of a part.
-fn text_of_calls(calls: &Together) -> String {
-    let Together { graph, part, steps, blamed, nodes } = calls;
-    let n = steps.len();
-    let who: Vec<String> = blamed.iter().map(|one| format!("{} in {} of {n}", one.who, one.n_calls)).collect();
-    let steps = steps.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
-    let mut text = line(format_args!("{graph} part {part} steps {steps} together: to blame: {}", who.join("; ")));
-    if !nodes.is_empty() {
-        let percent = |share: f64| format!("{} %", significant(100. * share, 3));
-        let rows = nodes.iter().map(|node| {
-            let (wrong, blamed) = (node.n_wrong.to_string(), node.n_blamed.to_string());
-            vec![node.name.clone(), percent(node.share), percent(node.largest), wrong, blamed, node.place.clone()]
-        });
-        let header = ["node", "share, mean", "largest", "wrong in", "blamed in", "operator, module, line"];
-        use Give::{End, Middle, Never};
-        let give = [Middle, Never, Never, Never, Never, End];
-        text += &table::aligned(&header, &rows.collect::<Vec<_>>(), &give, table::width());
-    }
-    text
-}
-
-fn row(node: &Contribution) -> Vec<String> {
-    let own = match node.own {
-        Own::Wrong => "wrong",
-        Own::Jitter => "jitter",
-        Own::Noise => "rounding",
-        Own::AsRight => "as right",
-        Own::Unsettled => "not settled",
-    };
-    let share = format!("{} %", significant(100. * node.share, 3));
-    vec![node.name.clone(), share, node.output.clone(), node.error(), own.to_owned(), node.place()]
 }
