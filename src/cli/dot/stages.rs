@@ -20,6 +20,8 @@ const MODELS: [(&str, &str); 3] =
     [("exported", "model.onnx"), ("precision", "model.precision.onnx"), ("optimized", "model.ort.onnx")];
 /// Nodes that are looked at for what one node of a later stage computes.
 const MOST_VISITED: usize = 512;
+/// Bytes of the names that all boxes of a stage have beside their own: names in a model may be of any length.
+const MOST_NAMES: usize = 16 << 20;
 /// Characters of a node's line.
 const MOST_TOLD: usize = 300;
 
@@ -106,9 +108,9 @@ fn stage(
 ) -> Result<Stage, OnnxError> {
     let Drawing { boxes, edges, not_drawn, .. } = drawing(model, known, marks)?;
     let origin = exported.and_then(|exported| exported.graph.as_ref()).zip(model.graph.as_ref());
-    let origin = origin.map(|(exported, graph)| Origin::new(exported, graph, known)).transpose()?;
+    let mut origin = origin.map(|(exported, graph)| Origin::new(exported, graph, known)).transpose()?;
     let boxes = boxes.into_iter().map(|shown| StageBox {
-        of: origin.as_ref().map_or_else(
+        of: origin.as_mut().map_or_else(
             || Some(shown.of.clone()).filter(|of| !of.is_empty()).into_iter().collect(),
             |origin| origin.of(&shown.name, &shown.of),
         ),
@@ -179,17 +181,25 @@ struct Origin<'a> {
     /// Values of the later stage.
     there: HashSet<&'a str>,
     known: &'a Provenance,
+    /// What is left of [`MOST_NAMES`].
+    room: usize,
 }
 
 impl<'a> Origin<'a> {
     fn new(exported: &'a GraphProto, later: &'a GraphProto, known: &'a Provenance) -> Result<Self, OnnxError> {
         let inputs = later.input.iter().map(|info| info.name());
         let given = later.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
-        Ok(Self { exported, producers: producers(exported)?, there: inputs.chain(given).collect(), known })
+        Ok(Self {
+            exported,
+            producers: producers(exported)?,
+            there: inputs.chain(given).collect(),
+            known,
+            room: MOST_NAMES,
+        })
     }
 
     /// By the value that the node gives; its own last.
-    fn of(&self, value: &str, own: &str) -> Vec<String> {
+    fn of(&mut self, value: &str, own: &str) -> Vec<String> {
         let mut found: Vec<&str> = Vec::new();
         let mut met = HashSet::new();
         let mut left = vec![value];
@@ -201,11 +211,16 @@ impl<'a> Origin<'a> {
             found.extend(outputs(node).filter(|name| self.known.values.contains_key(*name)));
             left.extend(node.input.iter().map(String::as_str).filter(|name| !self.there.contains(name)));
         }
-        found.retain(|name| *name != own);
+        let mut told = HashSet::new();
+        found.retain(|name| *name != own && told.insert(*name));
+        let n_bytes = found.iter().map(|name| name.len()).sum();
+        match self.room.checked_sub(n_bytes) {
+            Some(room) => self.room = room,
+            None => found.clear(),
+        }
         found.reverse();
         found.extend(Some(own).filter(|own| !own.is_empty()));
-        let mut told = HashSet::new();
-        found.into_iter().filter(|name| told.insert(*name)).map(str::to_owned).collect()
+        found.into_iter().map(str::to_owned).collect()
     }
 }
 

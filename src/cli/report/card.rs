@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::shortened;
 use super::steps::Step;
-use crate::base::quoted::shell_word;
+use crate::base::quoted::{is_printable, shell_word};
 use crate::blame::{Answer, Contribution, Culprit, Fused};
 use crate::cli::next;
 use crate::compare::{Summary, Verdict};
@@ -138,8 +138,11 @@ fn row<'a>(step: &'a Step, name: &str) -> Option<&'a NodeRow> {
     step.found.as_ref()?.table().nodes.iter().find(|node| node.name == name)
 }
 
-/// Runs a node again, alone, on eager's inputs.
+/// Runs a node again, alone, on eager's inputs; of a name that a terminal would not take as it is, blame finds it again.
 fn reproduction(step: &Step, name: &str) -> String {
+    if !name.chars().all(|c| c != '\n' && is_printable(c)) {
+        return command_of(step, "blame", &["--repro", "repro"]);
+    }
     let part = reader::part_of(&step.entry.path);
     let is_wrong = row(step, name).is_some_and(|node| node.local.verdict == Verdict::Mismatch);
     match reader::reproduction(part, name, step.entry.step).filter(|_| is_wrong) {

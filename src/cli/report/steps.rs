@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 
 use super::shortened;
 use crate::blame::Answer;
+use crate::cli::compare::{self, Judged};
 use crate::cli::exit::Failure;
 use crate::cli::node_table::{Found, Mark};
 use crate::cli::own_mark::Keeper;
 use crate::cli::provenance::Provenance;
-use crate::cli::{blame, compare, data_sets};
+use crate::cli::{blame, data_sets};
 use crate::compare::{Distribution, Policy, Summary, TensorVerdict, Verdict, distribution, summary};
 use crate::dump::reader::{self, Completeness, StepEntry};
 use crate::onnx::NamedTensor;
@@ -101,9 +102,9 @@ impl Step {
                 distributions.push((verdict.name.clone(), found));
             };
             match compare::judged(&self.entry, &mut look) {
-                Ok(judged) => {
-                    failures.extend(judged.damage.map(|damage| Box::new(damage) as Failure));
-                    (self.outputs, self.policy, self.judged_from) = (judged.verdicts, Some(judged.policy), "tensors");
+                Ok(Judged { damage: Some(damage), .. }) => failures.push(Box::new(damage)),
+                Ok(Judged { verdicts, policy, .. }) => {
+                    (self.outputs, self.policy, self.judged_from) = (verdicts, Some(policy), "tensors");
                 }
                 Err(failure) => failures.push(failure),
             }

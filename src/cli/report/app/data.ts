@@ -105,7 +105,9 @@ export class Data {
     for (const place of this.nodes) {
       const known = this.rows.get(place.call.part) ?? new Map<string, Place<NodeRow>[]>();
       this.rows.set(place.call.part, known);
-      known.set(place.of.name, [...(known.get(place.of.name) ?? []), place]);
+      const calls = known.get(place.of.name);
+      if (calls) calls.push(place);
+      else known.set(place.of.name, [place]);
     }
   }
 

@@ -4,7 +4,7 @@ import { num } from "./data";
 import type { Part, Verdict } from "./data";
 import { mark } from "./marks";
 import type { State } from "./state";
-import { copyButton, exact, h, lastOfPath, named, number, percent, roleWords, shown } from "./text";
+import { copyButton, enough, exact, h, isPlain, lastOfPath, named, number, percent, roleWords, shown } from "./text";
 
 /** A panel that follows the selection. */
 export function detail(state: State): HTMLElement {
@@ -44,7 +44,7 @@ function of(state: State, part: Part, value: string): Node[] {
     ...(row?.births ?? []).map((birth) => h("p", {}, `${birth.side === "reference" ? "eager's" : "ONNX Runtime's"} value: ${birth.kind} is born here`)),
     ...(share ? [h("p", {}, h("b", {}, percent(share.share)), ` of the error of ${shown(share.output)}; its own error is ${share.own.replace("_", " ")}.`)] : []),
     ...(output >= 0 ? [h("p", {}, h("button", { type: "button", onclick: () => ((state.output = output), state.show("tensors")) }, "Show its tensors"))] : []),
-    ...(row ? [h("div", { class: "command" }, h("code", {}, shown(command, 400)), copyButton(command))] : []),
+    ...(row && isPlain(command) ? [h("div", { class: "command" }, h("code", {}, shown(command, 400)), copyButton(command))] : []),
   ];
 }
 
@@ -54,7 +54,7 @@ function side(title: string, verdict: Verdict): HTMLElement {
     ["max|Δ|/max|r|", number(num(metrics.max_rel_to_max))], ["max|Δ|", number(num(metrics.max_abs))],
     ["outside", `${metrics.outside.toLocaleString("en")} of ${metrics.n.toLocaleString("en")}`], ["RMSE", number(num(metrics.rmse))],
     ["cosine", exact(num(metrics.cosine))], ["ULP", metrics.max_ulp === null ? "–" : metrics.max_ulp.toLocaleString("en")],
-    ["to pass", `atol ${number(num(metrics.required.atol))} or rtol ${number(num(metrics.required.rtol))}`],
+    ["to pass", `atol ${enough(num(metrics.required.atol))} or rtol ${enough(num(metrics.required.rtol))}`],
   ] : [];
   if (metrics?.worst) facts.push(["worst", `[${metrics.worst.at.join(", ")}]: ${exact(num(metrics.worst.candidate))} for ${exact(num(metrics.worst.reference))}`]);
   if (noise) facts.push(["noise ratio", `${number(num(noise.ratio))} (${noise.kind.replaceAll("_", " ")})`]);

@@ -4,7 +4,7 @@ import { num, worstFirst } from "./data";
 import type { Output, Place } from "./data";
 import { mark } from "./marks";
 import type { State } from "./state";
-import { count, h, named, number, roleWords, shown } from "./text";
+import { count, enough, h, named, number, roleWords, shown } from "./text";
 
 const SHOWN = 12;
 
@@ -48,5 +48,5 @@ function row(state: State, { call, of }: Place<Output>, at: number, several: boo
     several && h("td", { class: "name" }, shown(call.label, 40)),
     h("td", { class: "number" }, metrics ? number(num(metrics.max_rel_to_max)) : "–"),
     h("td", { class: "number" }, metrics ? `${metrics.outside.toLocaleString("en")}/${metrics.n.toLocaleString("en")}` : "–"),
-    h("td", { class: "number" }, metrics ? number(num(metrics.required.atol)) : "–"));
+    h("td", { class: "number" }, metrics ? enough(num(metrics.required.atol)) : "–"));
 }

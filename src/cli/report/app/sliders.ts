@@ -7,7 +7,7 @@ import type { Output, Place } from "./data";
 import { mark } from "./marks";
 import { quoted } from "./detail";
 import type { State } from "./state";
-import { copyButton, count, h, named, number, roleWords, shown } from "./text";
+import { copyButton, count, enough, h, named, roleWords, shown } from "./text";
 
 type Term = "atol" | "rtol" | "scale";
 const TERMS: [Term, string][] = [["atol", "absolute"], ["rtol", "times |r|"], ["scale", "times max|r|"]];
@@ -30,7 +30,7 @@ export function sliders(state: State): HTMLElement {
       h("div", { "data-kind": kind, "data-n": n }, h("b", {}, n.toLocaleString("en")), h("span", {}, words))));
     const least = outputs.map(({ of }) => leastAtol(of, terms)).filter((value): value is number => value !== null);
     const unknown = outputs.filter(({ of }) => of.metrics !== null && leastAtol(of, terms) === null && of.dtype !== "bool" && judge(of, { ...terms, atol: 1e300 }).kind !== "match").length;
-    pass.textContent = least.length === 0 ? "" : `With these rtol and scale, atol ${number(Math.max(...least))} passes ${unknown > 0 ? `all but ${count(unknown, "output")}, which no atol passes` : "every output"}.`;
+    pass.textContent = least.length === 0 ? "" : `With these rtol and scale, atol ${enough(Math.max(...least))} passes ${unknown > 0 ? `all but ${count(unknown, "output")}, which no atol passes` : "every output"}.`;
     const flags = TERMS.flatMap(([term]) => (terms[term] === null ? [] : [`--${term} ${terms[term]}`]));
     const text = ["rust-ort compare", quoted(state.data.report.path), ...flags].join(" ");
     command.replaceChildren(h("code", { id: "compare-command" }, shown(text, 400)), copyButton(text));
@@ -60,7 +60,7 @@ export function sliders(state: State): HTMLElement {
     h("section", { class: "panel", "aria-label": "Outputs judged again" }, told,
       h("div", { class: "scroll rows" }, h("table", { id: "again" },
         h("caption", { class: "heard" }, "Outputs judged by the tolerance above"),
-        h("thead", {}, h("tr", {}, ...["now", "as it was", "output", "elements outside", "how it is known"].map((name) => h("th", { scope: "col" }, name)))), body))));
+        h("thead", {}, h("tr", {}, ...["now", "as it was", "output", "elements outside", "how it is known"].map((name) => h("th", { scope: "col", class: name === "elements outside" ? "number" : null }, name)))), body))));
 }
 
 function control(term: Term, words: string, changed: (value: number | null) => void): HTMLElement[] {
@@ -107,7 +107,7 @@ function counts(all: Judged[]): [string, number, string][] {
 function row({ call, of }: Place<Output>, judged: Judged): HTMLElement {
   const outside = judged.outside;
   const many = outside === null ? "–" : outside[0] === outside[1] ? outside[0].toLocaleString("en") : `${outside[0].toLocaleString("en")} to ${outside[1].toLocaleString("en")}`;
-  const how = judged.kind === of.kind && judged.outside?.[0] === of.metrics?.outside && judged.is_exact ? "" : judged.is_exact ? "exact"
+  const how = of.metrics === null ? "" : judged.is_exact ? "exact"
     : judged.kind === "undecided" ? "bound: its metrics do not decide" : "bound: its tensors may excuse it";
   return h("tr", { "data-output": shown(of.name, 200), "data-call": shown(call.step.path, 2000), "data-verdict": judged.kind, "data-exact": judged.is_exact ? "yes" : "no" },
     h("td", {}, mark(judged.kind)), h("td", {}, mark(of.kind)),

@@ -5,7 +5,7 @@ import type { Element_, Output, Place } from "./data";
 import { bound, distanceChart, valuesChart, withTwin } from "./charts";
 import { mark } from "./marks";
 import type { State } from "./state";
-import { count, exact, h, number, percent, roleWords, shown, table } from "./text";
+import { count, enough, exact, h, number, percent, roleWords, shown, table } from "./text";
 
 export interface TensorView { element: HTMLElement; refresh: () => void }
 
@@ -82,7 +82,7 @@ function facts(of: Output, label: string): [string, string][] {
     ["RMSE, cosine", `${number(num(metrics.rmse))}, ${exact(num(metrics.cosine))}`],
     ["ULP", metrics.max_ulp === null ? "–" : metrics.max_ulp.toLocaleString("en")],
     ["Tolerance", `atol ${number(atol)} + rtol ${number(rtol)}·|r| + scale ${number(scale)}·max|r|${equal_nan ? "" : ", NaN differs from NaN"}`],
-    ["To pass", `atol ${number(num(metrics.required.atol))} or rtol ${number(num(metrics.required.rtol))}`],
+    ["To pass", `atol ${enough(num(metrics.required.atol))} or rtol ${enough(num(metrics.required.rtol))}`],
   ];
   if (of.role) all.splice(1, 0, ["Is", shown(roleWords(of.role), 200)]);
   const never = metrics.nan_disagreements + metrics.inf_disagreements;

@@ -5,6 +5,11 @@ const CONTROL = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u20
 /** Of a longer name it is told how long it is. */
 const MOST_PLAIN = 200;
 
+/** Whether a terminal takes a text as it is. */
+export function isPlain(text: string): boolean {
+  return !CONTROL.test(text);
+}
+
 /** A name with what cannot be seen escaped, its middle left out where it is longer than `most` characters. */
 export function shown(text: string, most = 90): string {
   const letters = text.length > 4 * most ? [...text.slice(0, 2 * most), ...text.slice(-2 * most)] : [...text];
@@ -43,6 +48,13 @@ export function number(value: number | null | undefined): string {
   const size = Math.abs(value);
   if (size >= 1e-3 && size < 1e5) return trimmed(value.toPrecision(3));
   return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
+}
+
+/** As `number`, never below the value: what is told to be enough is. */
+export function enough(value: number): string {
+  if (!Number.isFinite(value) || value === 0) return number(value);
+  const nearest = Number(value.toPrecision(3));
+  return number(nearest < value ? Number((value * 1.005).toPrecision(3)) : nearest);
 }
 
 function trimmed(text: string): string {
