@@ -101,7 +101,7 @@ pub fn distribution(
     Some(found.finish(values, reference.shape()))
 }
 
-/// What the first pass finds.
+/// The first pass.
 struct Found {
     tolerance: Tolerance,
     /// scale·max|r|.

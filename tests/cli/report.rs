@@ -316,3 +316,13 @@ fn verdicts_of_a_damaged_call_are_those_of_its_run() {
     let told = &value["not_compared"];
     assert!(told[0]["reason"].as_str().unwrap().contains("tensors cannot be read"), "{told}");
 }
+
+/// A call that was cut short is no part of a match.
+#[test]
+fn a_run_with_a_call_that_is_not_whole_is_no_match() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = small_dump::dump(folder.path());
+    assert_eq!(kind(folder.path(), "run/0_0-backward"), "match");
+    fs::remove_file(run.join("0_0-backward/part_0/test_data_set_0/input_0.pb")).unwrap();
+    assert_eq!(kind(folder.path(), "run/0_0-backward"), "not_all_compared");
+}

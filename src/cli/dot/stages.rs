@@ -30,7 +30,7 @@ const MOST_TOLD: usize = 300;
 pub(in crate::cli) struct Stage {
     /// "fx", "exported", "precision" or "optimized".
     name: &'static str,
-    /// Of the model, in the part's folder; of FX empty.
+    /// The model's file in the part's folder; empty for FX.
     file: &'static str,
     /// In program order.
     boxes: Vec<StageBox>,
@@ -50,7 +50,7 @@ struct StageBox {
     /// FX values that it computes, its own last.
     of: Vec<String>,
     mark: Option<&'static str>,
-    /// What it reads and gives, in a line.
+    /// Operator, inputs and outputs with their types, in a line.
     detail: String,
     is_input: bool,
     is_output: bool,
@@ -174,14 +174,14 @@ fn worse_word(one: &'static str, other: &'static str) -> &'static str {
     }
 }
 
-/// Which FX values a node of a later stage computes: those between what it gives and what the later stage still has.
+/// Finds the FX values that a node of a later stage computes: those between what it gives and what that stage still has.
 struct Origin<'a> {
     exported: &'a GraphProto,
     producers: HashMap<&'a str, usize>,
     /// Values of the later stage.
     there: HashSet<&'a str>,
     known: &'a Provenance,
-    /// What is left of [`MOST_NAMES`].
+    /// The rest of [`MOST_NAMES`].
     room: usize,
 }
 

@@ -13,7 +13,7 @@ use crate::cli::next;
 use crate::compare::{Summary, Verdict};
 use crate::dump::{NodeRow, reader};
 
-/// What a card is of.
+/// A card before it is JSON.
 struct Card<'a> {
     /// "blamed": by `rust-ort blame`; "suspect": the first whose own kernel differs; "drifted": an output is outside
     /// tolerance, and no node is named; "unknown": nothing was compared, or blame did not come to an end; "clear": nothing is
@@ -26,7 +26,7 @@ struct Card<'a> {
     contribution: Option<&'a Contribution>,
     /// A shell runs it.
     command: Option<String>,
-    /// What is to be done to know more, or empty.
+    /// The command, or the advice, by which more is known; or empty.
     next: String,
 }
 
@@ -88,7 +88,7 @@ fn blamed(steps: &[Step]) -> Option<Card<'_>> {
     Some(Card { kind: "blamed", step: Some(step), text, node, contribution, command, next: String::new() })
 }
 
-/// Of which an output is outside tolerance first.
+/// The first node whose own kernel differs, of a call with an output outside tolerance if there is one.
 fn suspect<'a>(steps: &'a [Step], path: &Path) -> Option<Card<'a>> {
     let found = |step: &'a Step| Some((step, step.found.as_ref()?.table().first_local_mismatch()?));
     let is_outside = |step: &&Step| step.counts().mismatch + step.counts().failed > 0;

@@ -18,8 +18,6 @@ use crate::dump::{Damage, verify};
 
 /// Names that a reason tells.
 const MOST_NAMED: usize = 8;
-/// What a report is of, where no dump tells it.
-const FORWARD: &str = "forward";
 
 /// The graphs that a report is of, and the run.
 struct Subject {
@@ -49,10 +47,11 @@ pub(super) fn report(path: &Path) -> Result<Value, Failure> {
     let graphs: Vec<Value> = graphs.collect();
     let total = verdicts::sum(steps.iter().map(Step::counts)).unwrap_or_default();
     let brought = Brought::of(steps.iter().filter_map(|step| step.entry.policy));
+    let not_compared = not_compared(&steps, &subject);
     Ok(json!({
         "path": path, "name": subject.name, "version": env!("CARGO_PKG_VERSION"), "run": subject.run,
-        "verdict": verdict(&steps, total, &subject, &brought), "culprit": card(&steps, path, total),
-        "not_compared": not_compared(&steps, &subject), "missing": missing(path, &failures),
+        "verdict": verdict(&steps, total, &subject, &brought, has_gap(&not_compared)), "culprit": card(&steps, path, total),
+        "not_compared": not_compared, "missing": missing(path, &failures),
         "policies_of_dump": brought.json()?, "quantiles": QUANTILES, "graphs": graphs,
     }))
 }
@@ -123,13 +122,19 @@ fn graph_json(graph: &GraphEntry, steps: &[Step], room: &mut Room, failures: &mu
     }
     let direction = ["forward", "backward", "inference"].into_iter().find(|one| graph.name.contains(one));
     json!({
-        "name": graph.name, "path": graph.path, "direction": direction.unwrap_or(FORWARD), "options": graph.info["options"],
+        "name": graph.name, "path": graph.path, "direction": direction, "options": graph.info["options"],
         "compute_nodes": graph.info["compute_nodes"], "eager": graph.info["eager"], "parts": parts,
     })
 }
 
-/// What all comes to: the exit code that `rust-ort compare` and `sbs` would have together, and why.
-fn verdict(steps: &[Step], total: Summary, subject: &Subject, brought: &Brought) -> Value {
+/// Whether a call or a graph was left out.
+fn has_gap(not_compared: &Value) -> bool {
+    not_compared.as_array().into_iter().flatten().any(|one| one["what"] == "call" || one["what"] == "graph")
+}
+
+/// The result over all: the exit code that `rust-ort compare` and `sbs` would have together, and why. has_gap: no match of
+/// all, whatever these say.
+fn verdict(steps: &[Step], total: Summary, subject: &Subject, brought: &Brought, has_gap: bool) -> Value {
     let found = || steps.iter().filter_map(|step| step.found.as_ref());
     let [mut local, mut cumulative] = [Summary::default(); 2];
     for [own, drifted] in found().map(|found| found.counts()) {
@@ -137,7 +142,8 @@ fn verdict(steps: &[Step], total: Summary, subject: &Subject, brought: &Brought)
     }
     let with_nodes = verdicts::sum(found().map(|found| found.total()).chain([total])).unwrap_or_default();
     let kind = match Exit::from(with_nodes) {
-        Exit::Success => "match",
+        Exit::Success if !has_gap => "match",
+        Exit::Success => "not_all_compared",
         Exit::Mismatch => "mismatch",
         Exit::Error => "failed",
         Exit::NothingCompared if with_nodes.passed() > 0 => "not_all_compared",
@@ -185,7 +191,7 @@ fn not_compared(steps: &[Step], subject: &Subject) -> Value {
     all.into_iter().map(told).collect()
 }
 
-/// What is damaged or missing: as `rust-ort verify` says, and what could not be read on the way.
+/// Files that are damaged or missing, as `rust-ort verify` lists them, and failures met on the way that it does not list.
 fn missing(path: &Path, failures: &[Failure]) -> Value {
     let verified = verify(path).map_err(|error| error.to_string());
     let known: Vec<PathBuf> =

@@ -8,7 +8,7 @@ use crate::cli::exit::Failure;
 /// Built from `app/` by `npm run build`, which a test does again.
 const PROGRAM: &str = include_str!("app.js");
 const STYLE: &str = include_str!("app.css");
-/// What the page may do: run this program, use this style, and no more.
+/// The page's Content-Security-Policy: it may run this program, use this style, and no more.
 const POLICY: &str = include_str!("app.policy");
 
 /// The page of a report.

@@ -5,13 +5,13 @@ use serde_json::{Map, Value, json};
 use crate::compare::{Metrics, Noise, TensorVerdict};
 use crate::dump::NodeRow;
 
-/// Of [`Metrics`] what a report does not show.
+/// Fields of [`Metrics`] that a report does not show.
 const METRICS_LEFT_OUT: [&str; 8] =
     ["dtype", "shape", "above", "max_diff", "first_outside", "reference_nan", "reference_inf", "mean_abs"];
-/// Likewise, of [`Noise`].
+/// Fields of [`Noise`] that it shows.
 const NOISE_KEPT: [&str; 6] =
     ["kind", "ratio", "reference_error", "candidate_error", "reference_excess", "candidate_excess"];
-/// Of a row of nodes.
+/// Fields of a row of nodes that a report does not show.
 const ROW_LEFT_OUT: [&str; 6] =
     ["onnx_index", "seq_nr", "reference_signature", "candidate_signature", "reference_ns", "candidate_ns"];
 

@@ -23,7 +23,7 @@ const MOST_ROWS: usize = 20_000;
 /// Distributions of outputs that match, and of all.
 const MOST_DISTRIBUTIONS: [usize; 2] = [1000, 2000];
 
-/// What there is room for.
+/// Room for rows and distributions, which a report of many calls has not for all.
 pub(super) struct Room {
     rows: usize,
     distributions: usize,
@@ -62,7 +62,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// What could not be read is told in `failures`.
+    /// Reads a data set. failures: gets what could not be read.
     pub(super) fn read(
         (graph, part): (&str, u32),
         (folder, entry): (&Path, &StepEntry),
@@ -207,7 +207,7 @@ fn found(folder: &Path, step: u64) -> Result<Option<Found>, Failure> {
     file.map(|(number, path)| Found::read(number, path)).transpose()
 }
 
-/// What was read; else the failure is kept.
+/// The value that was read; else the failure is kept.
 fn kept<T>(read: Result<T, Failure>, failures: &mut Vec<Failure>) -> Option<T> {
     read.map_err(|failure| failures.push(failure)).ok()
 }

@@ -69,7 +69,7 @@ export function distanceChart(output: Output, isLog: boolean): SVGElement {
   return chart;
 }
 
-/** What the tolerance allows: of an element that is 0, and of the largest. */
+/** The bound of the tolerance: for an element that is 0, and for the largest. */
 export function bound(metrics: Metrics): [number, number] {
   const { atol, rtol, scale } = metrics.tolerance;
   const size = num(metrics.max_reference);

@@ -50,7 +50,7 @@ export interface Box {
 export interface Stage { name: string; file: string; boxes: Box[]; lines: [number, number][]; not_drawn: number }
 export interface Part { part: number; path: string; calls: Record<string, string>; steps: Step[]; stages: Stage[] }
 export interface Graph {
-  name: string; path: string; direction: string; options: Record<string, unknown> | null; compute_nodes: number | null;
+  name: string; path: string; direction: string | null; options: Record<string, unknown> | null; compute_nodes: number | null;
   eager: { node: string; op: string; reason: string }[] | null; parts: Part[];
 }
 export interface Counts {
@@ -121,7 +121,7 @@ export class Data {
     return [...this.rowsOf(part, value)].sort((one, other) => badness(other.of.mark) - badness(one.of.mark))[0];
   }
 
-  /** What blame found of a value of a part. */
+  /** The row of blame's answer that a value of a part is in. */
   shareOf(part: Part, value: string): Contribution | undefined {
     for (const step of part.steps) {
       const found = step.blame?.answer?.nodes.find((node) => node.values.includes(value));

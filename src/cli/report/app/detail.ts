@@ -1,4 +1,4 @@
-// What there is to tell of the selected node.
+// A panel with all that is known of the selected node.
 
 import { num } from "./data";
 import type { Part, Verdict } from "./data";

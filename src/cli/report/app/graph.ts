@@ -11,7 +11,7 @@ import { colour, errorColour, markColour } from "./theme";
 
 const ROW = 22;
 const INDENT = 12;
-/** Of lines from node to node, at the left. */
+/** Width of the lines from node to node, at the left. */
 const GUTTER = 64;
 /** Rows that are open at the beginning. */
 const MOST_OPEN = 70;

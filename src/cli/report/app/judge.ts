@@ -50,7 +50,7 @@ function outside(output: Output, tolerance: Tolerance, never: number): [number, 
   return [Math.max(never + sure, 1), never + Math.max(possible, 1)];
 }
 
-/** What metrics alone tell of an output or a node. */
+/** An output or a node, judged from its metrics alone. */
 export function byMetrics(verdict: Verdict, tolerance: Tolerance, isExcusable: boolean): Judged {
   const metrics = verdict.metrics;
   if (!metrics) return { kind: verdict.kind, is_exact: true, outside: null };

@@ -92,7 +92,7 @@ export function groups(root: Group): Group[] {
   return root.depth < 0 ? inner : [root, ...inner];
 }
 
-/** What is seen, from top to bottom. rowOf: of each box the row that it is in. */
+/** The rows that are seen, from top to bottom. rowOf: of each box the row that it is in. */
 export interface Seen { rows: Row[]; rowOf: number[] }
 
 export function seen(root: Group, nBoxes: number): Seen {
@@ -121,7 +121,7 @@ export function reveal(root: Group, at: number): boolean {
   return false;
 }
 
-/** Of each FX value the boxes that compute it. */
+/** The boxes that compute each FX value. */
 export function counterparts(boxes: Box[]): Map<string, number[]> {
   const places = new Map<string, number[]>();
   boxes.forEach((box, at) => {

@@ -1,4 +1,4 @@
-// What is selected, and who wants to know.
+// The selection, and who is told of it.
 
 import type { Data, Part } from "./data";
 

@@ -2,7 +2,7 @@
 
 const CONTROL = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]/u;
 
-/** Of a longer name it is told how long it is. */
+/** A longer name is told with its length. */
 const MOST_PLAIN = 200;
 
 /** Whether a terminal takes a text as it is. */
@@ -26,7 +26,7 @@ const ROLES: Record<string, string> = {
   InputMutationAOTOutput: "new value of", InputAliasAOTOutput: "alias of", IntermediateBaseAOTOutput: "base of views",
 };
 
-/** What an output is, in words: of `GradAOTOutput layer.weight` "gradient of layer.weight". */
+/** An output's role in words: `GradAOTOutput layer.weight` is "gradient of layer.weight". */
 export function roleWords(role: string): string {
   const [kind = "", ...of] = role.split(" ");
   const words = ROLES[kind] ?? kind.replace(/AOT(Output|Input)$/, "").replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase();
