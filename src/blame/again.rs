@@ -122,11 +122,7 @@ mod tests {
     fn what_is_always_wrong_is_wrong_and_what_is_right_once_is_jitter() {
         for (runs, expected, text) in [
             (&[(None, 2., false), (Some(1), 2., false)][..], Own::Wrong, "3 runs give the same to the bit"),
-            (
-                &[(None, 2., true), (Some(1), 2.5, true)],
-                Own::Wrong,
-                "runs differ by up to 0.25 of the largest element",
-            ),
+            (&[(None, 2., true), (Some(1), 2.5, true)], Own::Wrong, "runs differ by up to 0.25 of the largest element"),
             (
                 &[(None, 2., true), (Some(1), 2.5, false), (Some(4), 2., true)],
                 Own::Jitter,

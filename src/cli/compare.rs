@@ -16,10 +16,10 @@ use super::{data_sets, next, progress, table, verdicts};
 use crate::compare::{Policy, TensorVerdict, Tolerance, summary};
 use crate::dump::reader::{self, Completeness, StepEntry, TensorFile};
 use crate::dump::{Damage, Judging, Role};
-use crate::onnx::matches;
+use crate::onnx::{NamedTensor, matches};
 use crate::tensor::DType;
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(super) struct Arguments {
     /// A folder of dumps, a run, a graph, a part, a data set or the folder of a node
     #[arg(value_parser = data_sets::named())]
@@ -56,14 +56,22 @@ impl Arguments {
 
 /// One data set judged.
 #[derive(Debug, Serialize)]
-struct Judged {
+pub(super) struct Judged {
     path: PathBuf,
     /// None of a data set with a damaged file.
-    verdicts: Vec<TensorVerdict>,
+    pub(super) verdicts: Vec<TensorVerdict>,
     /// By what they are judged as far as the command line does not say, as the dump has it.
-    policy: Policy,
+    pub(super) policy: Policy,
     #[serde(skip_serializing_if = "Option::is_none")]
-    damage: Option<Damage>,
+    pub(super) damage: Option<Damage>,
+}
+
+/// What looks at each pair that was judged: the verdict, eager's tensor and ONNX Runtime's.
+type Look<'l> = &'l mut dyn FnMut(&TensorVerdict, [&NamedTensor; 2]);
+
+/// A data set judged as the command does that is given no option. Errors: a file of it cannot be read.
+pub(super) fn judged(step: &StepEntry, look: Look<'_>) -> Result<Judged, Failure> {
+    judge_step(&Arguments::default(), step, look)
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
@@ -80,7 +88,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     }
     let bar = progress::bar(steps.len(), "data sets");
     let judged: Vec<Judged> =
-        bar.wrap_iter(steps.iter()).map(|step| judge_step(args, step)).collect::<Result<_, _>>()?;
+        bar.wrap_iter(steps.iter()).map(|step| judge_step(args, step, &mut |_, _| {})).collect::<Result<_, _>>()?;
     damaged.extend(judged.iter().filter_map(|judged| judged.damage.clone()));
     let total = summary(judged.iter().flat_map(|judged| &judged.verdicts));
     let brought = Brought::of(judged.iter().map(|judged| judged.policy));
@@ -100,9 +108,9 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     Ok(if damaged.is_empty() { Exit::from(total) } else { Exit::Damaged })
 }
 
-fn judge_step(args: &Arguments, step: &StepEntry) -> Result<Judged, Failure> {
+fn judge_step(args: &Arguments, step: &StepEntry, look: Look<'_>) -> Result<Judged, Failure> {
     let judged = |(verdicts, policy, damage)| Judged { path: step.path.clone(), verdicts, policy, damage };
-    match verdicts_of(args, step) {
+    match verdicts_of(args, step, look) {
         Ok((verdicts, policy)) => Ok(judged((verdicts, policy, None))),
         Err(failure) => match Damage::of(failure.as_ref()) {
             Some(damage) => Ok(judged((Vec::new(), Policy::default(), Some(damage.clone())))),
@@ -112,7 +120,7 @@ fn judge_step(args: &Arguments, step: &StepEntry) -> Result<Judged, Failure> {
 }
 
 /// With the dump's policy. Errors: a file is damaged, or cannot be read.
-fn verdicts_of(args: &Arguments, step: &StepEntry) -> Result<(Vec<TensorVerdict>, Policy), Failure> {
+fn verdicts_of(args: &Arguments, step: &StepEntry, look: Look<'_>) -> Result<(Vec<TensorVerdict>, Policy), Failure> {
     if let Completeness::Damaged(damage) = &step.state {
         return Err(Box::new(damage.clone()));
     }
@@ -132,7 +140,7 @@ fn verdicts_of(args: &Arguments, step: &StepEntry) -> Result<(Vec<TensorVerdict>
     let mut verdicts: Vec<_> = pairs
         .into_iter()
         .map(|(index, pair)| match pair {
-            [Some(reference), Some(actual)] => judge_files(args, &judging, &reference, &actual),
+            [Some(reference), Some(actual)] => judge_files(args, &judging, [&reference, &actual], look),
             [None, _] => Ok(TensorVerdict::not_compared(&format!("output {index}"), "eager gave no such output")),
             [_, None] => {
                 Ok(TensorVerdict::not_compared(&format!("output {index}"), "ONNX Runtime gave no such output"))
@@ -174,8 +182,8 @@ fn no_output(args: &Arguments, steps: &[StepEntry]) -> Failure {
 fn judge_files(
     args: &Arguments,
     judging: &Judging,
-    reference: &TensorFile,
-    actual: &TensorFile,
+    [reference, actual]: [&TensorFile; 2],
+    look: Look<'_>,
 ) -> Result<TensorVerdict, Failure> {
     let (reference, actual) = match (reference.load(), actual.load()) {
         (Ok(reference), Ok(actual)) => (reference, actual),
@@ -190,7 +198,9 @@ fn judge_files(
         return Ok(TensorVerdict::not_compared(&actual.name, reason));
     }
     let tolerance = args.tolerance(judging.policy, reference.desc.dtype);
-    Ok(judging.judge_within(&tolerance, &actual.name, &reference.view(), &actual.view()))
+    let verdict = judging.judge_within(&tolerance, &actual.name, &reference.view(), &actual.view());
+    look(&verdict, [&reference, &actual]);
+    Ok(verdict)
 }
 
 /// Why there was nothing to compare, and what to dump with; None where there was something.

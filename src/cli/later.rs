@@ -6,7 +6,6 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 const LATER: &[(&str, &str)] = &[
     ("capture", "dump from Python: `with rust_ort.dump(\"name\"): ...`, or RUST_ORT_DUMP=<folder>"),
     ("diff", "`rust-ort compare <dump>` judges a dump's outputs against eager's"),
-    ("report", "`rust_ort.compare(...)` prints one, and `rust-ort sbs <dump> --csv` writes a table"),
     ("bench", "`make bench` in the repository"),
 ];
 

@@ -31,6 +31,7 @@ mod prove;
 mod provenance;
 mod python;
 mod replay;
+mod report;
 mod rerun;
 mod sbs;
 mod serve;
@@ -113,6 +114,12 @@ enum Command {
     /// 2 error, 3 nothing was compared, or a node was left out (memory that nobody wrote is not: there is nothing to
     /// compare), 4 a file is damaged.
     Sbs(sbs::Arguments),
+    /// Write one HTML page of a dumped run: verdicts, who is to blame, nodes, graphs, tensors.
+    ///
+    /// It opens from the disk and loads nothing. Outputs are judged as `compare` does, nodes are those of `sbs`, and what
+    /// `blame` found before is in it; nothing is run. What is damaged, missing or was not compared is told in it. Exit code:
+    /// 0 written, whatever it tells, 2 error.
+    Report(report::Arguments),
     #[command(flatten)]
     Rerun(Rerun),
     /// Make a numerical study on ONNX Runtime and, where it is built in, libtorch.
@@ -280,6 +287,7 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Dot(arguments) => dot::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
         Command::Sbs(arguments) => sbs::run(arguments),
+        Command::Report(arguments) => report::run(arguments),
         Command::Rerun(rerun) => {
             rerun.walls().wanted().and_then(|confined| apart::run(rerun.after_a_crash(), !confined))
         }

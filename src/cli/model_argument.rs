@@ -49,6 +49,15 @@ pub(super) fn files_of(path: &Path, model: &mut ModelProto) -> Vec<PathBuf> {
     std::iter::once(path.to_owned()).chain(beside).collect()
 }
 
+/// Errors: the file is a model, which what is written would replace. what: that, in a word.
+pub(super) fn not_a_model(file: &Path, what: &str) -> Result<(), Failure> {
+    let is_one = |model: ModelProto| model.graph.is_some() && model.ir_version.is_some();
+    match file.is_file() && reader::load_model_alone(file).is_ok_and(is_one) {
+        true => Err(format!("{}: it is an ONNX model; name another file for the {what}", file.display()).into()),
+        false => Ok(()),
+    }
+}
+
 impl ModelArgument {
     /// What stands at the path. Errors: nothing does.
     pub(super) fn place(&self) -> Result<Place, Failure> {

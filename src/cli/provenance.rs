@@ -18,18 +18,22 @@ pub(super) struct Provenance {
     pub(super) parameters: HashSet<String>,
     /// Input → what the user calls it, such as `layer.weight`.
     pub(super) calls: HashMap<String, String>,
+    /// Output of the graph → what it is, such as `GradAOTOutput layer.weight`.
+    pub(super) roles: HashMap<String, String>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct File {
     values: Descriptions,
-    inputs: Vec<Input>,
+    inputs: Vec<Told>,
+    outputs: Vec<Told>,
 }
 
+/// An input or an output.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Input {
+struct Told {
     name: String,
     role: String,
     of: String,
@@ -48,18 +52,21 @@ impl Provenance {
             Err(error) if Damage::of(&error).is_some() => return Err(at(&path)(error)),
             read => read.ok().flatten().unwrap_or_default(),
         };
-        let File { values, inputs } = serde_json::from_value(value).unwrap_or_default();
+        let File { values, inputs, outputs } = serde_json::from_value(value).unwrap_or_default();
         let modules =
             values.values().filter_map(|value| value.module.split('.').next()).filter(|name| !name.is_empty());
         let modules: HashSet<&str> = modules.collect();
         let parameters = inputs.iter().filter(|input| input.is_parameter(&modules)).map(|input| input.name.clone());
         let parameters = parameters.collect();
         let called = inputs.into_iter().filter(|input| !input.of.is_empty() && input.of != input.name);
-        Ok(Self { values, parameters, calls: called.map(|input| (input.name, input.of)).collect() })
+        let calls = called.map(|input| (input.name, input.of)).collect();
+        let roles = outputs.into_iter().map(|output| (output.name, format!("{} {}", output.role, output.of)));
+        let roles = roles.map(|(name, role)| (name, role.trim().to_owned())).collect();
+        Ok(Self { values, parameters, calls, roles })
     }
 }
 
-impl Input {
+impl Told {
     /// Whether it is a parameter or a buffer. Dynamo makes these inputs like any other: what is called after a module of the
     /// part, or as a module calls its own, is one.
     fn is_parameter(&self, modules: &HashSet<&str>) -> bool {

@@ -3,7 +3,7 @@
 use crate::compare::Tolerance;
 
 /// Its terms, for every subcommand that judges; what is not given is the default's.
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(super) struct ToleranceArguments {
     /// Absolute tolerance
     #[arg(long, value_parser = term)]

@@ -319,7 +319,7 @@ fn cosine(stats: &Stats) -> f64 {
 }
 
 /// An element's place, by axis.
-fn place(shape: &Shape, index: u64) -> Vec<u64> {
+pub(super) fn place(shape: &Shape, index: u64) -> Vec<u64> {
     let mut at = vec![0; shape.rank()];
     let mut rest = index;
     for (axis, &dim) in shape.dims().iter().enumerate().rev() {

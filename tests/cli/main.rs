@@ -15,6 +15,7 @@ mod dumping;
 mod gc;
 mod print;
 mod replay;
+mod report;
 mod sbs;
 mod small_dump;
 #[path = "../support/stand_in.rs"]

@@ -29,8 +29,10 @@ use crate::blame::{
     Answer, Case, Contribution, Culprit, OptimizerKind, Parts, Progress, Settings, Strategy, Values, counted, examine,
     together,
 };
+use crate::dump::reader::StepEntry;
 use crate::dump::{BLAME_SCHEMA, Damage, Judging, NODES_SCHEMA, NodeTable, Role, reader, to_json};
 use crate::onnx::{NamedTensor, sort};
+pub(super) use text::headline;
 
 /// How a report names the gradient of what follows.
 const GRAD_OF: &str = "grad of ";
@@ -100,6 +102,36 @@ struct Kept {
     /// Whose it is: somebody else's is not gone on with.
     #[serde(default)]
     mark: String,
+}
+
+/// What an earlier run found of a step of a part.
+pub(super) struct Earlier {
+    /// None: the run was cut short.
+    pub(super) answer: Option<Answer>,
+    /// This user's own program wrote it.
+    pub(super) is_own: bool,
+    /// It is of the data set as it is now.
+    pub(super) is_current: bool,
+}
+
+/// What is kept beside a part; None where nothing is. own: whose is believed. Errors: it is damaged, or of another version.
+pub(super) fn earlier(part: &Path, step: &StepEntry, own: Option<&Keeper>) -> Result<Option<Earlier>, Failure> {
+    let path = reader::blame_file(part, step.step);
+    let Some(value) = reader::json_if_there(&path)? else { return Ok(None) };
+    let is_own = own.is_some_and(|own| own.made(&value));
+    let kept: Kept = serde_json::from_value(value).map_err(at(&path))?;
+    if kept.schema != BLAME_SCHEMA {
+        return Err(format!(
+            "{}: expected {BLAME_SCHEMA}, got {:?}; run rust-ort blame again",
+            path.display(),
+            kept.schema
+        )
+        .into());
+    }
+    let content = reader::content_of(&step.path, part, step.step);
+    // The hash of the model comes first.
+    let is_current = kept.key.split(' ').nth(1) == Some(content.as_str());
+    Ok(Some(Earlier { answer: kept.answer, is_own, is_current }))
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
@@ -172,7 +204,7 @@ pub(super) fn brought_by(targets: &[&Target]) -> Result<Brought, Failure> {
 }
 
 /// Whose what is kept is to be. None: nobody's, and nothing that was kept is believed; it is told why.
-fn own() -> Option<Keeper> {
+pub(super) fn own() -> Option<Keeper> {
     let own = Keeper::of_user();
     own.inspect_err(|why| warn(format_args!("{why}: what is found is not gone on with later"))).ok()
 }

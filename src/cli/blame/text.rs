@@ -13,7 +13,12 @@ const UNDETERMINED: &str = "undetermined who is to blame";
 
 /// The answer over all parts, in one line. transforms: names of the functions that changed the models. left_out: data sets
 /// that are not whole.
-fn headline(answers: &[Answer], transforms: &[String], brought: &Brought, left_out: usize) -> String {
+pub(in crate::cli) fn headline(
+    answers: &[Answer],
+    transforms: &[String],
+    brought: &Brought,
+    left_out: usize,
+) -> String {
     let within = brought.words();
     let is_named = |answer: &&Answer| matches!(answer.culprit, Culprit::Node { .. } | Culprit::Optimizer { .. });
     let blamed = answers.iter().find(is_named).or_else(|| answers.iter().find(|answer| answer.blames()));
@@ -75,11 +80,15 @@ pub(super) fn words(
         !tells && answer.complete && answers.len() > 1
     };
     let (dull, telling): (Vec<&Answer>, Vec<&Answer>) = answers.iter().partition(is_dull);
+    let n_dull = match (dull.len(), telling.is_empty()) {
+        (1, false) => "1 other part".to_owned(),
+        (n, false) => format!("{n} other parts"),
+        (n, true) => format!("{n} parts"),
+    };
     let texts = telling.into_iter().map(text_of).chain(calls.iter().map(text_of_calls));
     let right = verdicts::sum(dull.iter().map(|answer| answer.right)).and_then(verdicts::counts);
     let right = right.map_or_else(String::new, |counts| format!(": {counts}"));
-    let rest = (!dull.is_empty())
-        .then(|| line(format_args!("every output of {} parts is as right as eager's{right}", dull.len())));
+    let rest = (!dull.is_empty()).then(|| line(format_args!("{n_dull}: every output is as right as eager's{right}")));
     [headline(answers, transforms, brought, left_out)]
         .into_iter()
         .chain(texts)

@@ -26,6 +26,8 @@ pub(super) struct Shown {
     pub(super) detail: String,
     /// Path of the module, or empty.
     pub(super) module: String,
+    /// The described value that a node is there for, or empty; of an input its name.
+    pub(super) of: String,
     pub(super) mark: Option<Mark>,
     pub(super) is_input: bool,
     /// It gives an output of the graph.
@@ -254,7 +256,8 @@ impl<'a> Sketch<'a> {
         let op = if domain.is_empty() { node.op_type().to_owned() } else { format!("{domain}::{}", node.op_type()) };
         let detail = self.detail(node, &op, described, (&module, mark));
         let name = given().next().unwrap_or(node.name()).to_owned();
-        self.boxes.push(Shown { detail, name, op, module, mark, is_input: false, is_output, inside: None });
+        let of = owner.unwrap_or_default().to_owned();
+        self.boxes.push(Shown { detail, name, op, module, of, mark, is_input: false, is_output, inside: None });
     }
 
     /// As what wrote the model tells, where no dump does.
@@ -279,6 +282,7 @@ impl<'a> Sketch<'a> {
             op: "input".to_owned(),
             name: self.known.calls.get(name).map_or(name, String::as_str).to_owned(),
             detail: format!("input {name}: {}", onnx::type_text(info.r#type.as_ref())),
+            of: name.to_owned(),
             is_input: true,
             is_output: self.outputs.contains(name),
             ..Shown::default()

@@ -346,6 +346,7 @@ impl<'a> Modules<'a> {
             op: class,
             name: path.to_owned(),
             module: outside.to_owned(),
+            of: String::new(),
             mark,
             is_input: false,
             is_output: nodes.iter().any(|node| node.is_output),

@@ -6,6 +6,7 @@ mod fold;
 mod layout;
 mod marks;
 mod modules;
+mod stages;
 mod svg;
 mod text;
 
@@ -15,15 +16,15 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::answer::{json_text, put, tell, warn};
-use super::exit::{Exit, Failure, Outcome, at};
-use super::model_argument::{ModelArgument, Opened, files_of};
+use super::exit::{Exit, Outcome, at};
+use super::model_argument::{ModelArgument, Opened, files_of, not_a_model};
 use super::output_file::OutputFile;
 use super::provenance::Provenance;
-use crate::dump::reader;
-use crate::onnx::proto::ModelProto;
 use drawing::{Drawing, Shown, drawing};
 use fold::{Fold, depths, folded};
 use marks::Marks;
+
+pub(super) use stages::stages;
 
 /// Nodes of a picture that is told of `--fold`.
 const MOST_NODES: usize = 500;
@@ -48,7 +49,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let mut opened = args.model.open()?;
     let read = files_of(&opened.path, &mut opened.model);
     let svg = args.svg.as_deref().map(|file| OutputFile::at(file, read)).transpose()?;
-    args.svg.as_deref().map_or(Ok(()), no_model)?;
+    args.svg.as_deref().map_or(Ok(()), |file| not_a_model(file, "picture"))?;
     if args.json && svg.as_ref().is_some_and(OutputFile::is_stdout) {
         return Err("--svg - and --json: standard output has one of them; name a file for the picture".into());
     }
@@ -90,15 +91,6 @@ fn offer_to_fold(drawing: &Drawing) {
         let (at, modules) = (listed((1..=depths.len()).collect()), listed(depths));
         let offer = "--fold DEPTH draws each module as one box";
         warn(format_args!("{n_nodes} nodes; {offer}; modules at depth {at}: {modules}"));
-    }
-}
-
-/// Errors: the file is a model, which a picture would replace.
-fn no_model(file: &Path) -> Result<(), Failure> {
-    let is_one = |model: ModelProto| model.graph.is_some() && model.ir_version.is_some();
-    match file.is_file() && reader::load_model_alone(file).is_ok_and(is_one) {
-        true => Err(format!("{}: it is an ONNX model; name another file for the picture", file.display()).into()),
-        false => Ok(()),
     }
 }
 

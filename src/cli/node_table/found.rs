@@ -110,13 +110,21 @@ impl Found {
 
     /// The table as JSON, with these rows.
     pub(crate) fn json(&self, rows: &Rows) -> Value {
-        let Self { path, table, counted, policy, .. } = self;
         let node = |line: Line<'_>| {
             let mut value = json!(line.node);
             value["mark"] = Mark::of(line.node).sign().into();
             value["onnx_output"] = line.output.into();
             value
         };
+        let mut value = self.facts();
+        value["plain"] = json!(self.table.plain);
+        value["nodes"] = self.lines(rows).into_iter().map(node).collect();
+        value
+    }
+
+    /// What the table says as a whole, as JSON.
+    pub(crate) fn facts(&self) -> Value {
+        let Self { path, table, counted, policy, .. } = self;
         let name = |node: Option<&NodeRow>| node.map(|node| node.name.clone());
         json!({
             "path": path, "graph": table.graph, "part": table.part, "step": table.step, "summary": counted, "policy": policy,
@@ -124,8 +132,17 @@ impl Found {
             "first_cumulative_mismatch": name(table.first_cumulative_mismatch()),
             "first_worse_than_eager": name(table.first_worse()),
             "first_births": table.first_births().into_iter().map(|(node, birth)| json!({ "node": node.name, "birth": birth })).collect::<Vec<_>>(),
-            "plain": table.plain, "nodes": self.lines(rows).into_iter().map(node).collect::<Vec<_>>(),
         })
+    }
+
+    /// The table.
+    pub(crate) fn table(&self) -> &NodeTable {
+        &self.table
+    }
+
+    /// The nodes' own kernels and their values as they drifted, counted.
+    pub(crate) fn counts(&self) -> [Summary; 2] {
+        [self.counted.local, self.counted.cumulative]
     }
 
     /// Verdicts of each node alone, of what observing changed and of the outputs, for the exit code. A value inside that

@@ -16,6 +16,9 @@ pub(crate) enum Mark {
 }
 
 impl Mark {
+    pub(crate) const ALL: [Self; 6] =
+        [Mark::Match, Mark::Noise, Mark::Drifted, Mark::Mismatch, Mark::NotCompared, Mark::Failed];
+
     pub(crate) fn of(node: &NodeRow) -> Self {
         match (&node.local.verdict, &node.cumulative.verdict) {
             (Verdict::Failed(_), _) | (_, Verdict::Failed(_)) => Mark::Failed,

@@ -5,7 +5,7 @@ use crate::compare::{TensorVerdict, Verdict};
 use crate::dump::NodeRow;
 
 /// The rows to show.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct Rows {
     /// Every row, each table by itself in the graph's order
     #[arg(long)]
