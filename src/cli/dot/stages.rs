@@ -27,7 +27,7 @@ const MOST_TOLD: usize = 300;
 
 /// One stage.
 #[derive(Debug, Serialize)]
-pub(in crate::cli) struct Stage {
+pub(crate) struct Stage {
     /// "fx", "exported", "precision" or "optimized".
     name: &'static str,
     /// The model's file in the part's folder; empty for FX.
@@ -57,7 +57,7 @@ struct StageBox {
 }
 
 /// The stages of the part in this folder, and what could not be read of them.
-pub(in crate::cli) fn stages(folder: &Path, known: &Provenance) -> (Vec<Stage>, Vec<Failure>) {
+pub(crate) fn stages(folder: &Path, known: &Provenance) -> (Vec<Stage>, Vec<Failure>) {
     let mut failures = Vec::new();
     let marks = Marks::read(folder, None).unwrap_or_else(|failure| {
         failures.push(failure);
@@ -232,6 +232,7 @@ fn outputs(node: &NodeProto) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
     use crate::onnx::Described;
+    use crate::onnx::proto::ValueInfoProto;
 
     fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
         let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
@@ -239,7 +240,8 @@ mod tests {
     }
 
     fn model_of(nodes: Vec<NodeProto>) -> ModelProto {
-        ModelProto { graph: Some(GraphProto { node: nodes, ..Default::default() }), ..Default::default() }
+        let input = vec![ValueInfoProto { name: Some("x".into()), ..Default::default() }];
+        ModelProto { graph: Some(GraphProto { input, node: nodes, ..Default::default() }), ..Default::default() }
     }
 
     fn known(names: &[&str]) -> Provenance {
@@ -262,11 +264,11 @@ mod tests {
         let first = stage(MODELS[0], &exported, None, &known, &marks).unwrap();
         let later = stage(MODELS[2], &optimized, Some(&exported), &known, &marks).unwrap();
         let of = |stage: &Stage| stage.boxes.iter().map(|shown| shown.of.join(" ")).collect::<Vec<_>>();
-        assert_eq!(of(&first), ["a", "a", "b", "y"]);
-        assert_eq!(of(&later), ["a", "b y"]);
+        assert_eq!(of(&first), ["x", "a", "a", "b", "y"]);
+        assert_eq!(of(&later), ["x", "a", "b y"]);
         let fx = fx(&first, &known);
-        assert_eq!(fx.boxes.iter().map(|shown| shown.name.as_str()).collect::<Vec<_>>(), ["fx_a", "fx_b", "fx_y"]);
-        assert_eq!(fx.lines, [(0, 1), (1, 2)]);
+        assert_eq!(fx.boxes.iter().map(|shown| shown.name.as_str()).collect::<Vec<_>>(), ["x", "fx_a", "fx_b", "fx_y"]);
+        assert_eq!(fx.lines, [(0, 1), (1, 2), (2, 3)]);
     }
 
     #[test]
