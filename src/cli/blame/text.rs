@@ -13,7 +13,7 @@ const UNDETERMINED: &str = "undetermined who is to blame";
 
 /// The answer over all parts, in one line. transforms: names of the functions that changed the models. left_out: data sets
 /// that are not whole.
-pub(in crate::cli) fn headline(
+pub fn headline(
     answers: &[Answer],
     transforms: &[String],
     brought: &Brought,
