@@ -13,12 +13,7 @@ const UNDETERMINED: &str = "undetermined who is to blame";
 
 /// The answer over all parts, in one line. transforms: names of the functions that changed the models. left_out: data sets
 /// that are not whole.
-pub fn headline(
-    answers: &[Answer],
-    transforms: &[String],
-    brought: &Brought,
-    left_out: usize,
-) -> String {
+pub fn headline(answers: &[Answer], transforms: &[String], brought: &Brought, left_out: usize) -> String {
     let within = brought.words();
     let is_named = |answer: &&Answer| matches!(answer.culprit, Culprit::Node { .. } | Culprit::Optimizer { .. });
     let blamed = answers.iter().find(is_named).or_else(|| answers.iter().find(|answer| answer.blames()));
