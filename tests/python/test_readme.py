@@ -197,4 +197,5 @@ def test_every_file_that_contributing_names_exists() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     named = [name for name in re.findall(r"`([\w./-]+)`", text) if "/" in name or name.endswith((".md", ".rs", ".py"))]
     assert len(named) > 30
-    assert [name for name in named if not (ROOT / name).exists()] == []
+    made = ("build/",)  # by a run
+    assert [name for name in named if not name.startswith(made) and not (ROOT / name).exists()] == []
