@@ -165,8 +165,11 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
         monkeypatch.setenv("RUST_ORT_SOCKET", str(isolated.socket))
         monkeypatch.setenv("RUST_ORT_STATE_DIR", str(isolated.state))
         monkeypatch.setenv("RUST_ORT_IDLE_TIMEOUT_S", "120")
-        # Code compiled by an earlier test holds that test's client.
+        # Code compiled by an earlier test holds that test's client; one of another daemon is nothing that a shutdown is
+        # to end, for tests of another worker may be there, too.
         torch._dynamo.reset()
+        of_others = dict(client_module._clients)
+        client_module._clients.clear()
         try:
             yield isolated
         finally:
@@ -175,6 +178,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
             isolated.stop()
             for key in [key for key in client_module._clients if key[0] == str(isolated.socket)]:
                 client_module._clients.pop(key).close()
+            client_module._clients.update(of_others)
 
 
 @pytest.fixture
