@@ -26,13 +26,13 @@ import rust_ort
 from measure.zoo import graphnet, tools
 from measure.zoo.judge import MOVED, faults, wrong
 from measure.zoo.model import SEED, Call, Model, Subject
-from measure.zoo.side import Side, Values, as_it_is, seeded
+from measure.zoo.side import Side, Values, as_it_is, clipped, seeded, words
 from measure.zoo.timed import timed
 from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.observe.verdicts import graph_breaks
 
 PEERS = ("aot_eager", "inductor")
-KEPT_FAULTS, KEPT_WORDS = 8, 400
+KEPT_FAULTS = 8
 
 
 def _double(call: Call) -> Call:
@@ -83,7 +83,7 @@ def compared(subject: Subject, *, train: bool, peers: Sequence[str], dynamic: bo
     try:
         reference = Side(subject, as_it_is, train=train).values()
     except Exception as error:
-        return {"status": "model_fail_to_load", "why": _words(error)}
+        return {"status": "model_fail_to_load", "why": words(error)}
     again = Side(subject, as_it_is, train=train).values()
     if differ := wrong(reference, again, {}):
         return {"status": "eager_two_runs_differ", "why": differ[-1]}
@@ -123,7 +123,7 @@ class Judge:
         try:
             values = side.values()
         except Exception as error:
-            return {"status": "fail_to_run", "why": _words(error)}
+            return {"status": "fail_to_run", "why": words(error)}
         seen: dict[str, Any] = {"status": "pass"}
         first = faults(self.reference, values, self.float64)
         if not first:
@@ -187,13 +187,13 @@ def generated(subject: Subject) -> dict[str, Any]:
     try:
         eager = tokens(False)
     except Exception as error:
-        return {"status": "model_fail_to_load", "why": _words(error)}
+        return {"status": "model_fail_to_load", "why": words(error)}
     torch.compiler.reset()
     begin = time.perf_counter()
     try:
         ours = tokens(True)
     except Exception as error:
-        return {"status": "fail_to_run", "why": _words(error)}
+        return {"status": "fail_to_run", "why": words(error)}
     seconds = time.perf_counter() - begin
     if ours != eager:
         return {"status": "fail_accuracy", "why": f"{ours}, not {eager}", "first": seconds}
@@ -208,7 +208,7 @@ def _tool(subject: Subject, precision: str, walk: Callable[[tools.Examination, n
         walk(seen, copy.deepcopy(subject.module), subject.trained or subject.evaluated, Path(folder))
     for tool, what in seen.disagreements():
         seen.fault(tool, what)
-    faults = [f"{fault.tool}: {_clipped(fault.what)}" for fault in seen.faults]
+    faults = [f"{fault.tool}: {clipped(fault.what)}" for fault in seen.faults]
     return {
         "status": "fault" if faults else "pass", "why": "; ".join(faults[:KEPT_FAULTS]), "faults": len(faults),
         "grave": sum(fault.is_grave for fault in seen.faults), "values": seen.n_values, "nodes": seen.n_nodes,
@@ -223,7 +223,7 @@ def _half(subject: Subject, *, precision: str) -> Values:
         with torch.autocast("cpu", dtype):
             Side(subject, as_it_is, train=subject.trained is not None).run()
     except Exception as error:
-        return {"status": "model_fail_to_load", "why": f"eager under autocast: {_words(error)}"}
+        return {"status": "model_fail_to_load", "why": f"eager under autocast: {words(error)}"}
 
     def walk(seen: tools.Examination, model: nn.Module, call: Call, folder: Path) -> None:
         tools.dump(seen, model, call, dtype, folder)
@@ -268,15 +268,6 @@ def find(name: str) -> Model:
     return MODELS[name]
 
 
-def _words(error: BaseException) -> str:
-    return _clipped(f"{type(error).__name__}: {error}")
-
-
-def _clipped(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= KEPT_WORDS else f"{text[:KEPT_WORDS]} …"
-
-
 @contextlib.contextmanager
 def _quiet() -> Iterator[Any]:
     """A stream for results; whatever else is printed goes to standard error."""
@@ -300,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             subject: Subject | str = find(name).build()
         except Exception as error:
-            subject = _words(error)
+            subject = words(error)
         for task in wanted:
             torch.compiler.reset()
             if isinstance(subject, str):

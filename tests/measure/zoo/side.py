@@ -16,6 +16,8 @@ from measure.zoo.model import SEED, Subject, default_loss
 
 Values = dict[str, Any]
 
+KEPT_WORDS = 400
+
 
 def seeded(seed: int) -> None:
     """Models draw by each of these."""
@@ -65,3 +67,13 @@ class Side:
 
 def as_it_is(module: nn.Module) -> Any:
     return module
+
+
+def words(error: BaseException) -> str:
+    return clipped(f"{type(error).__name__}: {error}")
+
+
+def clipped(text: str) -> str:
+    """In one line, of at most KEPT_WORDS characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= KEPT_WORDS else f"{text[:KEPT_WORDS]} …"

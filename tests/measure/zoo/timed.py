@@ -19,7 +19,7 @@ import rust_ort
 from measure.garbage import full_collections
 from measure.home import home
 from measure.zoo.model import SEED, Subject
-from measure.zoo.side import Side, as_it_is, seeded
+from measure.zoo.side import Side, as_it_is, seeded, words
 
 TIMED_S = 1.5
 """Of calls of a backend and of eager together."""
@@ -35,7 +35,7 @@ def timed(subject: Subject, *, train: bool, peer: str) -> dict[str, Any]:
     try:
         eager.run()
     except Exception as error:
-        return {"status": "model_fail_to_load", "why": f"{type(error).__name__}: {error}"}
+        return {"status": "model_fail_to_load", "why": words(error)}
     _compiled_before(subject, train=train, peer=peer)
     result: dict[str, Any] = {"status": "pass", "why": ""}
     with _new_daemon():
@@ -46,7 +46,7 @@ def timed(subject: Subject, *, train: bool, peer: str) -> dict[str, Any]:
             except Exception as error:
                 result[name] = {"status": "fail_to_run"}
                 if name == "rust_ort":
-                    result |= {"status": "fail_to_run", "why": f"{type(error).__name__}: {error}"}
+                    result |= {"status": "fail_to_run", "why": words(error)}
             gc.collect()
     calls = [one.pop("eager") for one in result.values() if isinstance(one, dict) and "eager" in one]
     result["eager"] = {"call": statistics.median(calls)} if calls else {}
