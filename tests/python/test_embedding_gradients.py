@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import rust_ort
+from rust_ort.export import rules
 
 pytestmark = pytest.mark.usefixtures("daemon")
 
@@ -89,3 +90,32 @@ def test_it_is_one_node_without_zeros_as_many(tmp_path: Path, autocast: torch.dt
     graph = onnx.load(found).graph
     assert [node.op_type for node in graph.node if node.op_type in ("AddRows", "ScatterElements")] == ["AddRows"]
     assert max((len(weight.raw_data) for weight in graph.initializer), default=0) < 3000
+
+
+IDS = torch.tensor([[1, 2, 2, 0], [3, 3, 3, 1]])
+WEIGHT = torch.arange(5 * 3, dtype=torch.float32).cos().reshape(5, 3)
+
+
+@pytest.mark.parametrize("ids", [IDS, IDS.int(), IDS[0, 0], IDS[:0], IDS[:, :, None].expand(2, 4, 2)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("asked", [{}, {"padding_idx": 2}, {"padding_idx": -2}, {"scale_grad_by_freq": True}])
+def test_every_shape_of_indices_and_dtype(ids: Tensor, dtype: torch.dtype, asked: dict[str, object]) -> None:
+    """Beside eager's in float64: its own in half precision rounds each sum."""
+    embedding = nn.Embedding.from_pretrained(WEIGHT.to(dtype), freeze=False, **asked)  # type: ignore[arg-type]
+    grad = torch.randn(*ids.shape, 3).to(dtype)
+    _, got = gradients(embedding, ids, grad)
+    expected, _ = gradients(embedding.double(), ids, grad.double())
+    torch.testing.assert_close(got, expected.to(dtype))
+
+
+def test_it_takes_few_nodes() -> None:
+    def nodes() -> int:
+        torch._dynamo.reset()
+        backend = rust_ort.backend()
+        torch.compile(nn.Embedding(5, 3), backend=backend)(IDS).sum().backward()
+        return sum(graph.compute_nodes for graph in backend.graphs if graph.direction == "backward")
+
+    few = nodes()
+    with rules.without("aten.embedding_dense_backward.default"):
+        many = nodes()
+    assert few <= 8 < 16 < many

@@ -30,7 +30,7 @@ def test_dropout_in_eager_is_no_warning(client: FakeClient, caplog: pytest.LogCa
         model(X).sum().backward()
         model(X).sum().backward()
     ((level, text),) = logged(caplog)
-    assert level == "INFO" and "1 of 3 nodes run in eager: native_dropout" in text
+    assert level == "INFO" and "1 of 6 nodes run in eager: bernoulli" in text
 
 
 def test_what_onnx_lacks_is_a_warning_beside_what_is_right_in_eager(

@@ -416,7 +416,7 @@ def test_what_a_dynamic_size_makes_in_integers_runs_and_in_floats_is_an_error() 
 
 def test_dropout_in_training_mode_is_named_with_its_module() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
-    with pytest.raises(ClientError, match=r"native_dropout .* module 1: it draws random numbers(.|\n)*model.eval\(\)"):
+    with pytest.raises(ClientError, match=r"bernoulli .* module 1: it draws random numbers(.|\n)*model.eval\(\)"):
         rust_ort.to_onnx(model, torch.ones(2, 4))
     assert_eager(
         rust_ort.to_onnx(model.eval(), torch.ones(2, 4)), {"input": torch.ones(2, 4)}, [model(torch.ones(2, 4))]

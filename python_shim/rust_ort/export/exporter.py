@@ -183,20 +183,31 @@ LIBRARY = "torchvision"
 """Of which torchlib has functions, that it registers only where the operators are there."""
 
 
+TORCHS_OWN = frozenset({"aten", "prims", "operator"})
+"""Namespaces whose operators are all there from the start."""
+
+
 def registry() -> Any:
     """torchlib's registry with the rules' ONNX forms, made once a process (0.3 to 0.7 s, most of it
     onnxscript's import)."""
+    masked = rules.masked()
     # A library that is imported later registers its operators then.
-    return _with(LIBRARY in sys.modules, *(rule for rule in rules.active(How.TRANSLATED) if rule.overloads))
+    return _with(masked, LIBRARY in sys.modules, sum(len(rule.overloads) for rule in _of_libraries(masked)))
 
 
 @functools.cache
-def _with(_has_library: bool, /, *translated: Rule) -> Any:
+def _of_libraries(_masked: frozenset[str]) -> list[Rule]:
+    """The rules of operators that are not torch's own."""
+    return [rule for rule in rules.active(How.TRANSLATED) if rule.operator.split(".")[0] not in TORCHS_OWN]
+
+
+@functools.cache
+def _with(_masked: frozenset[str], _has_library: bool, _n_of_libraries: int) -> Any:
     """The rules of other kinds change nothing in it."""
     exporter = private()
     with _quiet(), _signatures_on_demand():
         made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=TORCHLIB_OPSET)
-    for rule in translated:
+    for rule in rules.active(How.TRANSLATED):
         for target in rule.overloads:
             made.register_op(target, rule.function)
     return made

@@ -13,7 +13,7 @@ from torch import Tensor
 from rust_ort.export.rules.promotion import Number, as_held
 from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, translated
 from rust_ort.export.shapes import fills_its_storage, has_no_elements, is_symbolic
-from rust_ort.torch_private import free_unbacked_symbols, torchs_decompositions
+from rust_ort.torch_private import free_unbacked_symbols, outside_tracing, torchs_decompositions
 
 aten = torch.ops.aten
 EXACT_IN_FLOAT32 = 2**24
@@ -58,6 +58,22 @@ LIKE = "the tensor would be sent for its shape alone"
 decomposed("aten.full_like.default", why=LIKE)(full_like)
 decomposed("aten.zeros_like.default", why=LIKE)(functools.partial(full_like, fill_value=0))
 decomposed("aten.ones_like.default", why=LIKE)(functools.partial(full_like, fill_value=1))
+
+
+def _empty(operator: Any) -> Callable[..., Any]:
+    def function(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Of memory nobody knows more than its layout."""
+        with outside_tracing():
+            like = operator(tensor, *args, **kwargs)
+        if not fills_its_storage(like):
+            return NotImplemented
+        return aten.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+
+    return function
+
+
+for _name in ("empty_like", "new_empty"):
+    decomposed(f"aten.{_name}.default", why=LIKE)(_empty(getattr(aten, _name).default))
 
 
 @translated(

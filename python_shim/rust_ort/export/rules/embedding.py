@@ -1,4 +1,4 @@
-"""Bags of embeddings: rows of a matrix, summed in groups."""
+"""Embeddings, which are rows of a matrix: their gradients, and bags, which are their sums in groups."""
 
 from __future__ import annotations
 
@@ -10,8 +10,29 @@ from torch import Tensor, fx
 from rust_ort.export.rules.nodes import argument
 from rust_ort.export.rules.promotion import widened
 from rust_ort.export.rules.registry import decomposed, in_eager
+from rust_ort.torch_private import torchs_decompositions
 
 aten = torch.ops.aten
+
+
+@decomposed(
+    "aten.embedding_dense_backward.default",
+    why="torch's decomposition looks for indices that the forward has refused, in 25 nodes",
+    upstream="torch",
+)
+def embedding_dense_backward(
+    grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Any:
+    """To every row of the matrix; torch's where the gradient is divided by how often a row is read."""
+    if scale_grad_by_freq or grad.dim() != indices.dim() + 1:
+        return torchs_decompositions()[aten.embedding_dense_backward.default](
+            grad, indices, num_weights, padding_idx, scale_grad_by_freq
+        )
+    index, rows = indices.reshape(-1, 1).long(), widened(grad).reshape(-1, grad.shape[-1])
+    if padding_idx >= 0:
+        rows = torch.where(index != padding_idx, rows, 0)
+    return rows.new_zeros([num_weights, rows.shape[1]]).scatter_add(0, index.expand_as(rows), rows).to(grad.dtype)
+
 
 SUM, MEAN, MAX = range(3)
 NO_FORM = "torchlib's embedding_bag gives offsets that make gradients wrong"
