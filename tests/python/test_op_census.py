@@ -48,6 +48,7 @@ def test_every_architecture_that_ran_is_recorded_and_right() -> None:
 
 def test_what_models_reach_is_still_translated() -> None:
     """An operator of this table that the rules now leave to eager."""
+    pytest.importorskip("transformers.integrations.moe")  # it registers some of them
     lost = {
         operator: judge(overload(operator))
         for operator, met in RECORDED["operators"].items()
