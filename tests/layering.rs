@@ -21,7 +21,7 @@ const ROOMS: &[&str] = &[
 /// Rooms, folders or files that may hold unsafe code; those of the native module's crate begin with its name.
 const UNSAFE: &[&str] = &[
     "base/inherited.rs",
-    "base/leaving.rs",
+    "base/exit.rs",
     "shm/segment.rs",
     "link/peer.rs",
     "runtime/ort/",

@@ -2,15 +2,15 @@
 
 pub mod bytes;
 mod cgroup;
-pub mod ended;
+#[allow(unsafe_code)]
+pub mod exit;
+pub mod exit_status;
 pub mod files;
 pub mod footprint;
 pub mod identity;
 pub mod ids;
 #[allow(unsafe_code)]
 pub mod inherited;
-#[allow(unsafe_code)]
-pub mod leaving;
 pub mod limits;
 pub mod log;
 pub mod memory;

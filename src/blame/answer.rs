@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::again::Again;
-use super::own::Own;
+use super::local_error::Own;
+use super::repetition::Again;
 use crate::base::ids::ValueName;
 use crate::base::quoted::quoted;
 use crate::compare::{Summary, TensorVerdict, Verdict, distance_text, summary};

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::alike::SAME;
 use super::error::BlameError;
+use super::same_pair::SAME;
 use super::values::Values;
 use crate::base::ids::{GraphId, ValueName};
 use crate::compare::{NoiseKind, Policy, TensorVerdict, Tolerance, Verdict};

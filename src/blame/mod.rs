@@ -5,42 +5,42 @@
 //! stands behind it. What comes out right when nothing is optimized is asked of the optimizers instead, by turning them
 //! off. Only what rounding does not explain is blamed.
 
-mod again;
-mod alike;
+mod across_calls;
 mod answer;
 mod case;
 mod error;
+mod error_share;
 pub mod faults;
 mod float64;
 mod layer;
+mod local_error;
 mod nodes;
 mod optimizers;
-mod own;
+mod part_variants;
 mod probe;
 pub mod prove;
+mod repetition;
+mod same_pair;
 pub mod search;
-mod share;
 mod suspects;
 mod terms;
-mod together;
 mod values;
-mod whole;
 
 use std::time::Duration;
 
-pub use again::{Again, Rerun};
+pub use across_calls::{Together, together};
 pub use answer::{Answer, Complaint, Contribution, Culprit, Fused, Layer, OptimizerKind, SCHEMA, counted};
 use case::is_wrong;
 pub use case::{Case, Parts};
 pub use error::BlameError;
+pub use local_error::Own;
 use nodes::{Group, Local, Nodes, Target};
-pub use own::Own;
+use part_variants::Whole;
 use probe::Prober;
+pub use repetition::{Again, Rerun};
 pub use suspects::Strategy;
 use suspects::Suspects;
-pub use together::{Together, together};
 pub use values::Values;
-use whole::Whole;
 
 use crate::base::ids::ValueName;
 use crate::compare::{Summary, TensorVerdict, Verdict, significant, summary};

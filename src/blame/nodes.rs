@@ -3,15 +3,15 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use super::again::Again;
-use super::alike::{SAME, is_alike};
 use super::answer::{Contribution, Layer};
 use super::case::is_wrong;
 use super::error::BlameError;
+use super::error_share::{Effect, Share};
 use super::layer::{self, Errors, Said};
-use super::own::Own;
+use super::local_error::Own;
 use super::probe::Prober;
-use super::share::{Effect, Share};
+use super::repetition::Again;
+use super::same_pair::{SAME, is_alike};
 use crate::base::ids::ValueName;
 use crate::compare::{NoiseKind, TensorVerdict, Verdict, judge};
 use crate::onnx::{Feeds, NamedTensor};

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::answer::{json_text, line, put};
-use super::brought::Brought;
+use super::dump_tolerance::Brought;
 use super::exit::{Exit, Failure, Outcome, at};
 use super::nearest::hint;
 use super::tolerance_arguments::ToleranceArguments;

@@ -10,7 +10,7 @@ use super::library;
 use super::python::{Absent, Python};
 use super::socket_argument::SocketArgument;
 use super::timed;
-use crate::base::ended::{Ended, OomKills};
+use crate::base::exit_status::{Ended, OomKills};
 use crate::base::ids::SegmentId;
 use crate::base::{limits, process};
 use crate::client::{Peer, PeerError};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::answer::{json_text, line, put, warn};
-use super::brought::Brought;
+use super::dump_tolerance::Brought;
 use super::exit::{Exit, Failure, Outcome};
 use super::next;
 use super::progress;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::answer::{line, warn};
-use super::brought::Brought;
+use super::dump_tolerance::Brought;
 use super::exit::{Exit, Failure, Outcome};
 use super::table::{self, Give};
 use super::{data_sets, verdicts};

@@ -2,14 +2,14 @@
 
 mod align;
 mod answer;
-mod apart;
 mod blame;
-mod brought;
+mod child_process;
 mod compare;
 mod cuda_probe;
 mod data_sets;
 mod doctor;
 mod dot;
+mod dump_tolerance;
 mod executor;
 mod exit;
 mod gc;
@@ -150,7 +150,7 @@ enum Command {
     #[command(hide = true)]
     Executor,
     /// Run models of others for the process that started this, which says what became of it.
-    #[command(hide = true, name = apart::NAME)]
+    #[command(hide = true, name = child_process::NAME)]
     Apart {
         #[command(subcommand)]
         rerun: Rerun,
@@ -289,7 +289,7 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Sbs(arguments) => sbs::run(arguments),
         Command::Report(arguments) => report::run(arguments),
         Command::Rerun(rerun) => {
-            rerun.walls().wanted().and_then(|confined| apart::run(rerun.after_a_crash(), !confined))
+            rerun.walls().wanted().and_then(|confined| child_process::run(rerun.after_a_crash(), !confined))
         }
         Command::Study(arguments) => study::run(arguments),
         Command::Widen(arguments) => widen::run(arguments),
@@ -297,7 +297,7 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Gc(arguments) => gc::run(arguments),
         Command::CudaProbe => cuda_probe::run(),
         Command::Executor => executor::run(),
-        Command::Apart { rerun } => apart::begin().and_then(|()| rerun.run().map_err(rerun::explained)),
+        Command::Apart { rerun } => child_process::begin().and_then(|()| rerun.run().map_err(rerun::explained)),
     };
     outcome.unwrap_or_else(|error| {
         answer::warn(&error);

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::answer::{json_text, line, put, warn};
 use super::blame::{brought_by, budget_of, case_of, memory_bytes};
-use super::brought::Brought;
+use super::dump_tolerance::Brought;
 use super::exit::{Exit, Outcome};
 use super::next;
 use super::progress;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::answer::{json_text, put, put_exact, warn};
-use super::brought::Brought;
 use super::data_sets::{self, run_parts};
+use super::dump_tolerance::Brought;
 use super::exit::{Exit, Failure, Outcome, at};
 use super::node_table::{self, Found, Rows};
 use super::verdicts;

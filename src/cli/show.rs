@@ -7,7 +7,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::answer::{json_text, line, pretty, put};
-use super::brought::Brought;
+use super::dump_tolerance::Brought;
 use super::exit::{Failure, Outcome, at};
 use super::node_table::{self, Found};
 use super::provenance::Provenance;

@@ -8,8 +8,8 @@ mod model;
 pub mod ort;
 mod parts;
 pub mod precision;
+mod shared_process;
 mod stop;
-mod together;
 #[cfg(feature = "torch")]
 pub mod torch;
 mod traits;
@@ -20,6 +20,6 @@ pub use feeds::{FeedsError, leased};
 pub use mixed::divide;
 pub use model::{Constant, Model, ModelOutline};
 pub use parts::{session, session_with};
+pub use shared_process::with_libtorch;
 pub use stop::{StopToken, Terminate};
-pub use together::with_libtorch;
 pub use traits::{BoundCall, Runtime, Session};

@@ -8,7 +8,7 @@ use super::{npz, safetensors};
 use crate::base::files::read_regular;
 use crate::base::limits;
 use crate::cli::answer::warn;
-use crate::cli::apart;
+use crate::cli::child_process;
 use crate::cli::data_sets;
 use crate::cli::exit::{Failure, at};
 use crate::cli::provenance::Provenance;
@@ -28,7 +28,7 @@ pub(super) fn load(path: &Path) -> Result<Loaded, Failure> {
     let plain = |sources| Loaded { sources, called: HashMap::new() };
     let told = |why: String| Failure::from(format!("{}: {why}", path.display()));
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    apart::reading(path);
+    child_process::reading(path);
     let read: fn(&[u8], u64) -> Result<_, String> = match extension {
         "npz" => npz::read,
         "npy" => npz::read_array,

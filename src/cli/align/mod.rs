@@ -29,7 +29,7 @@ use self::rows::{Counts, Outputs, Row, Rows, Told};
 use self::text::Width;
 use self::trace::{Trace, Tracer};
 use super::answer::{pretty, put, put_exact, schema};
-use super::apart;
+use super::child_process;
 use super::exit::{Exit, Failure, Outcome, at};
 use super::provenance::Provenance;
 use super::rerun;
@@ -62,7 +62,7 @@ impl Model {
     /// tensor.
     fn load(path: &Path) -> Result<Self, Failure> {
         let path = if path.is_dir() { path.join("model.onnx") } else { path.to_owned() };
-        apart::reading(&path);
+        child_process::reading(&path);
         let mut proto = reader::load_model(&path).map_err(at(&path))?;
         onnx::inline_functions(&mut proto).map_err(at(&path))?;
         let graph = proto.graph.as_mut().ok_or(OnnxError::NoGraph).map_err(at(&path))?;
@@ -136,7 +136,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let tracer = Tracer { runtime: &runtime, spec, n_left: Cell::new(0) };
     let protos = models.each_mut().map(|model| std::mem::take(&mut model.proto));
     let traced = |at: usize, proto: ModelProto| {
-        apart::running(&format!("ran {}", models[at].path.display()));
+        child_process::running(&format!("ran {}", models[at].path.display()));
         let mut trace = tracer.trace(proto, &fed.feeds[at].given);
         trace.called.clone_from(&models[at].called);
         trace
@@ -152,7 +152,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         Arguments { json: true, .. } => put_exact(&aligned.json(args)?)?,
         _ => put(&aligned.text(args))?,
     }
-    apart::leave(aligned.exit())
+    child_process::leave(aligned.exit())
 }
 
 /// Feeds of both models. Errors: a file of them cannot be read; an input has none.
@@ -229,7 +229,7 @@ fn loaded(args: &Arguments) -> Result<(OrtRuntime, PathBuf), Failure> {
     let library = std::path::absolute(library)?;
     let code: Vec<&Path> = args.custom_op_library.iter().map(PathBuf::as_path).chain([library.as_path()]).collect();
     rerun::around_libraries(&args.walls, &args.provider, &code)?;
-    apart::running(&format!("loaded {}", library.display()));
+    child_process::running(&format!("loaded {}", library.display()));
     let runtime = OrtRuntime::load(&library, ThreadPool { threads: args.threads, allow_spinning: false })?;
     if let Some(name) = args.provider.iter().find(|name| !runtime.providers().contains(name)) {
         let (version, known) = (runtime.version(), runtime.providers().join(", "));

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::answer::{json_text, put, warn};
-use super::brought::Brought;
+use super::dump_tolerance::Brought;
 use super::exit::{Exit, Failure, Outcome, at};
 use super::nearest::hint;
 use super::next;

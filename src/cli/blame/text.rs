@@ -3,7 +3,7 @@
 use crate::base::quoted::one_line;
 use crate::blame::{Answer, Contribution, Culprit, Layer, Own, Together};
 use crate::cli::answer::line;
-use crate::cli::brought::Brought;
+use crate::cli::dump_tolerance::Brought;
 use crate::cli::table::{self, Give};
 use crate::cli::verdicts;
 use crate::compare::significant;

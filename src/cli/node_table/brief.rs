@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::columns::{Line, telling};
-use super::found::Found;
+use super::from_dump::Found;
 use super::mark::Mark;
 use super::rows::distance;
 use super::text::{named, rows_of, summary};

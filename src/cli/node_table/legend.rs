@@ -1,7 +1,7 @@
 //! What marks and columns of a table of nodes mean.
 
 use super::columns::{Line, columns};
-use super::found::Found;
+use super::from_dump::Found;
 use super::rows::Rows;
 use super::text::fitting;
 use crate::cli::table;

@@ -5,7 +5,7 @@
 
 mod brief;
 mod columns;
-mod found;
+mod from_dump;
 mod legend;
 mod mark;
 mod rows;
@@ -13,7 +13,7 @@ mod text;
 
 pub(super) use brief::brief;
 pub(super) use columns::csv;
-pub(super) use found::Found;
+pub(super) use from_dump::Found;
 pub(super) use legend::legend;
 pub(super) use mark::Mark;
 pub(super) use rows::Rows;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::columns::{Column, Line, Shown, columns, comment};
-use super::found::{Counted, Found};
+use super::from_dump::{Counted, Found};
 use super::mark::Mark;
 use super::rows::Rows;
 use crate::cli::answer::line;

@@ -1,20 +1,20 @@
 //! `rust-ort replay`: dumped parts run again, without Python.
 
-mod again;
 mod arguments;
 mod nodes;
 mod readme;
+mod replayed;
 mod repro;
 
 use serde_json::json;
 
-use self::again::Again;
 pub(super) use self::arguments::Arguments;
+use self::replayed::Again;
 use self::repro::Alone;
 pub(super) use self::repro::Repro;
 use super::answer::{json_text, line, put, warn};
-use super::brought::Brought;
 use super::data_sets;
+use super::dump_tolerance::Brought;
 use super::exit::{Exit, Failure, Outcome};
 use super::next;
 use super::rerun::{self, Runtime, Which};
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         None => None,
     };
     let mut again =
-        targets.iter().map(|target| again::replay(args, &runtime, target)).collect::<Result<Vec<_>, _>>()?;
+        targets.iter().map(|target| replayed::replay(args, &runtime, target)).collect::<Result<Vec<_>, _>>()?;
     again.iter_mut().for_each(|again| again.node = node.take());
     let total = summary(again.iter().flat_map(Again::judged));
     let text = if args.json { json_of(&runtime, &again, total)? } else { text_of(args, &runtime, &again, total) };
@@ -125,7 +125,7 @@ fn brief(again: &[Again], width: usize) -> String {
     if !judged.is_empty() {
         text += &format!("against eager:\n{}", verdicts::brief(&judged, "output", width));
     }
-    let actuals: Vec<&again::Actual> = again.iter().flat_map(|again| &again.actuals).collect();
+    let actuals: Vec<&replayed::Actual> = again.iter().flat_map(|again| &again.actuals).collect();
     if !actuals.is_empty() {
         text += &format!("against what it gave then:\n{}", brief_of_actuals(&actuals, width));
     }
@@ -150,23 +150,23 @@ fn asked_for(again: &Again, width: usize) -> String {
     text
 }
 
-fn brief_of_actuals(actuals: &[&again::Actual], width: usize) -> String {
-    let (same, others): (Vec<&again::Actual>, Vec<&again::Actual>) =
+fn brief_of_actuals(actuals: &[&replayed::Actual], width: usize) -> String {
+    let (same, others): (Vec<&replayed::Actual>, Vec<&replayed::Actual>) =
         actuals.iter().copied().partition(|actual| actual.same_bits);
     let count = |is: fn(&Verdict) -> bool| others.iter().filter(|actual| is(&actual.verdict.verdict)).count();
     let near = count(|verdict| *verdict == Verdict::Match);
     let not_compared = count(|verdict| matches!(verdict, Verdict::NotCompared(_)));
     let is_telling =
-        |actual: &&again::Actual| !matches!(actual.verdict.verdict, Verdict::Match | Verdict::NotCompared(_));
-    let telling: Vec<&again::Actual> = others.iter().copied().filter(is_telling).take(MOST_ROWS).collect();
+        |actual: &&replayed::Actual| !matches!(actual.verdict.verdict, Verdict::Match | Verdict::NotCompared(_));
+    let telling: Vec<&replayed::Actual> = others.iter().copied().filter(is_telling).take(MOST_ROWS).collect();
     let more = others.len() - near - not_compared - telling.len();
     let counts = [("same bits", same.len()), ("match", near), ("not compared", not_compared), ("not matching", more)];
     let table = if telling.is_empty() { String::new() } else { actuals_table(&telling, width) };
     table + &table::hidden(telling.len(), counts.into_iter(), "output")
 }
 
-fn actuals_table(actuals: &[&again::Actual], width: usize) -> String {
-    let row = |actual: &&again::Actual| {
+fn actuals_table(actuals: &[&replayed::Actual], width: usize) -> String {
+    let row = |actual: &&replayed::Actual| {
         let verdict = &actual.verdict;
         let distance = verdict.metrics.as_ref().map_or("-".to_owned(), |metrics| distance_text(metrics.max_abs));
         let said = if actual.same_bits { "same bits".to_owned() } else { verdicts::said(&verdict.verdict) };

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::card::card;
 use super::steps::{Room, Step};
 use crate::blame::Answer;
-use crate::cli::brought::Brought;
+use crate::cli::dump_tolerance::Brought;
 use crate::cli::exit::{Exit, Failure, at};
 use crate::cli::provenance::Provenance;
 use crate::cli::{blame, dot, progress, verdicts};

@@ -11,7 +11,7 @@ use super::rules::text_of;
 use super::target::{Target, of_libtorch, tell_of_copies, tell_of_options, tell_of_other_gpus};
 use super::walls;
 use crate::base::ids::GraphId;
-use crate::cli::apart;
+use crate::cli::child_process;
 use crate::cli::exit::Failure;
 use crate::cli::library;
 use crate::onnx::Descriptions;
@@ -84,7 +84,7 @@ impl Runtime {
 
     /// Without its rules.
     fn spec(&self, target: &Target) -> Result<SessionSpec, Failure> {
-        apart::running(&format!("ran {}", target.title()));
+        child_process::running(&format!("ran {}", target.title()));
         // They are ONNX Runtime's; without them libtorch runs the same model.
         let config = if self.which == Which::Ort { target.config.clone() } else { BTreeMap::new() };
         let libraries = target.libraries.iter().map(|path| custom_op_library(path)).collect::<Result<_, _>>()?;
@@ -160,7 +160,7 @@ fn onnxruntime(args: &Arguments, targets: &[Target], threads: u32, written: &[&P
     };
     let library = std::path::absolute(library)?;
     walls::around(args, targets, Some(&library), written)?;
-    apart::running(&format!("loaded {}", library.display()));
+    child_process::running(&format!("loaded {}", library.display()));
     let runtime = OrtRuntime::load(&library, ThreadPool { threads, allow_spinning: false })?;
     let is_missing = |(_, name): &(&Target, &String)| args.provider.is_empty() && !runtime.providers().contains(name);
     let ran_with = targets.iter().flat_map(|target| target.providers.iter().map(move |(name, _)| (target, name)));

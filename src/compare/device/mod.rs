@@ -5,12 +5,12 @@
 //! can be told by then, and waits once.
 #![allow(unsafe_code)]
 
-mod found;
+mod results;
 mod round;
 
 use std::sync::{Arc, Mutex};
 
-use found::{DeviceStats, Numbers, Segments, Sums, Words};
+use results::{DeviceStats, Numbers, Segments, Sums, Words};
 use round::{Answers, Kind, Rounds, Task, address};
 
 use super::element::part_of;

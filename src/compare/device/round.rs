@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::found::{DeviceStats, Found, MOST_WORDS, Numbers, Segments, Sums};
+use super::results::{DeviceStats, Found, MOST_WORDS, Numbers, Segments, Sums};
 use crate::compare::noise::Errors;
 use crate::compare::range::Range;
 use crate::compare::stats::Outside;

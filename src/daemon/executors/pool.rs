@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::base::ended::Ended;
+use crate::base::exit_status::Ended;
 use crate::base::identity::Identity;
 use crate::base::ids::{ClientId, ExecutorId};
 use crate::base::limits;

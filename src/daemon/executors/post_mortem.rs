@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::base::ended::{By, Ended};
+use crate::base::exit_status::{By, Ended};
 use crate::base::files::{Umask, folder_of, sync};
 use crate::base::ids::{StepId, ValueName};
 use crate::base::limits;

@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::base::ended::{By, Ended, OomKills};
+use crate::base::exit_status::{By, Ended, OomKills};
 use crate::base::files::is_locked;
 use crate::base::identity::Identity;
 use crate::base::ids::{ClientId, ExecutorId};

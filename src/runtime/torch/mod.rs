@@ -4,7 +4,7 @@
 //! meaning gives of its inputs, so that a model that ONNX Runtime runs otherwise can be asked about by node. What an
 //! operator means is in `operators/`, one family a file. With [`Precision::Float64`] every float is computed in float64.
 
-mod beside;
+mod beside_ort;
 mod call;
 mod failure;
 mod functions;
@@ -16,7 +16,7 @@ mod session;
 mod types;
 mod value;
 
-pub use beside::beside;
+pub use beside_ort::beside;
 pub use functions::linear;
 pub use runtime::TorchRuntime;
 pub use session::TorchSession;

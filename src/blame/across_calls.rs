@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::answer::{Answer, Contribution, Culprit};
-use super::own::Own;
+use super::local_error::Own;
 use crate::base::ids::ValueName;
 
 /// The calls of a part in which an output is outside tolerance.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::case::is_wrong;
-use super::own::Own;
+use super::local_error::Own;
 use crate::base::ids::ValueName;
 use crate::compare::{Tolerance, few, judge};
 use crate::tensor::TensorBuf;

@@ -15,8 +15,8 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_sig
 
 use super::answer;
 use super::exit::{Exit, Failure, Outcome};
-use crate::base::ended::{By, Ended, OomKills};
-use crate::base::leaving;
+use crate::base::exit;
+use crate::base::exit_status::{By, Ended, OomKills};
 use crate::base::process::{NO_TELEMETRY, own_command};
 use crate::protocol::control::of_client;
 
@@ -123,7 +123,7 @@ pub(super) fn begin() -> Result<(), Failure> {
 pub(super) fn leave(exit: Exit) -> Outcome {
     answer::flush()?;
     if PAGE.get().is_some() {
-        leaving::at_once(exit as u8);
+        exit::at_once(exit as u8);
     }
     Ok(exit)
 }
