@@ -29,6 +29,8 @@ from rust_ort.torch_private import SUPPORTED
 TORCHLIB_OPSET = LOWEST_OPSET
 SUMS = (torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor)
 """torch rounds a number beside half precision to it; elsewhere it takes it in float32."""
+EXACT_IN_FLOAT32 = 2**24
+"""Integers up to it are float32's, too."""
 _PATCHING = threading.Lock()
 _LEVELS = threading.Lock()
 _SIGNATURES: dict[tuple[str, str, int], Any] = {}
@@ -346,13 +348,24 @@ def _promotion() -> Callable[[fx.GraphModule], None]:
             kind = _promoted_by(n)
             if kind in self.left:
                 return n.meta["val"]
-            before = (n.target, n.args, n.kwargs)
             with self._set_current_node(n):
+                self._numbers_as_float32(n, rule)
+                before = (n.target, n.args, n.kwargs)
                 self._maybe_promote_node(n, rule)
             if (n.target, n.args, n.kwargs) != before:
                 return fx.Interpreter.run_node(self, n)
             self.left.add(kind)
             return n.meta["val"]
+
+        def _numbers_as_float32(self, n: fx.Node, rule: Any) -> None:
+            """Writes integers that are promoted to float32 as floats, which the exporter takes as they are: the pass
+            would make each a node, and run what reads it twice."""
+            if not any(type(value) is int for value in (*n.args, *n.kwargs.values())):
+                return
+            promoted = rule.preview_type_promotion(*self.fetch_args_kwargs_from_env(n))
+            args, kwargs = promoted.args_dtypes, promoted.kwargs_dtypes
+            n.args = tuple(_as_float32(value, args.get(index)) for index, value in enumerate(n.args))
+            n.kwargs = {name: _as_float32(value, kwargs.get(name)) for name, value in n.kwargs.items()}
 
     table = promotion.TypePromotionTable()
 
@@ -362,6 +375,11 @@ def _promotion() -> Callable[[fx.GraphModule], None]:
         made.run()
 
     return run
+
+
+def _as_float32(value: Any, dtype: torch.dtype | None) -> Any:
+    """An integer that is promoted to float32, which has it, as a float."""
+    return float(value) if dtype is torch.float32 and type(value) is int and abs(value) <= EXACT_IN_FLOAT32 else value
 
 
 def _promoted_by(node: fx.Node) -> Hashable:
