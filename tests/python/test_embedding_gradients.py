@@ -118,4 +118,14 @@ def test_it_takes_few_nodes() -> None:
     few = nodes()
     with rules.without("aten.embedding_dense_backward.default"):
         many = nodes()
-    assert few <= 8 < 16 < many
+    assert few <= 14 < 20 < many
+
+
+def test_indices_that_are_no_rows_are_left_out() -> None:
+    """By whoever asks for the gradient alone: a forward refuses them."""
+
+    def gradient(grad: Tensor, index: Tensor) -> Tensor:
+        return torch.ops.aten.embedding_dense_backward(grad, index, 5, -1, False)
+
+    given = torch.randn(4, 3), torch.tensor([1, -1, 7, 1])
+    torch.testing.assert_close(torch.compile(gradient, backend="rust_ort")(*given), gradient(*given))

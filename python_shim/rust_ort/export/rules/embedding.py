@@ -17,20 +17,23 @@ aten = torch.ops.aten
 
 @decomposed(
     "aten.embedding_dense_backward.default",
-    why="torch's decomposition looks for indices that the forward has refused, in 25 nodes",
+    why="torch's decomposition is 25 nodes, most of them to leave out indices that are no rows",
     upstream="torch",
 )
 def embedding_dense_backward(
     grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> Any:
-    """To every row of the matrix; torch's where the gradient is divided by how often a row is read."""
+    """To every row of the matrix; what is no row's, as -1 is, is left out. torch's where the gradient is divided by how
+    often a row is read."""
     if scale_grad_by_freq or grad.dim() != indices.dim() + 1:
         return torchs_decompositions()[aten.embedding_dense_backward.default](
             grad, indices, num_weights, padding_idx, scale_grad_by_freq
         )
     index, rows = indices.reshape(-1, 1).long(), widened(grad).reshape(-1, grad.shape[-1])
+    counted = (index >= 0) & (index < num_weights)
     if padding_idx >= 0:
-        rows = torch.where(index != padding_idx, rows, 0)
+        counted = counted & (index != padding_idx)
+    index, rows = torch.where(counted, index, 0), torch.where(counted, rows, 0)
     return rows.new_zeros([num_weights, rows.shape[1]]).scatter_add(0, index.expand_as(rows), rows).to(grad.dtype)
 
 
