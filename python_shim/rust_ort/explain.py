@@ -16,7 +16,7 @@ from rust_ort.backend import Backend, compiled_apart
 from rust_ort.export.partition import EagerNode
 from rust_ort.observe import failures, limits, work
 from rust_ort.observe.graph_info import GraphInfo, called, in_order
-from rust_ort.observe.reasons import explained
+from rust_ort.observe.graph_lines import graph_lines, time_line
 from rust_ort.observe.reference import one_at_a_time
 from rust_ort.observe.report import html_lines, html_table
 from rust_ort.observe.rules import rule_lines, total
@@ -69,7 +69,7 @@ class Explanation:
                 *break_lines(self.breaks),
                 *self._limits(),
                 *self.not_compiled,
-                self._time(),
+                time_line(self.seconds),
             ]
         )
 
@@ -85,27 +85,14 @@ class Explanation:
             for name, count in self.limits.items()
         ]
 
-    def _time(self) -> str:
-        return "time: " + ", ".join(f"{phase} {spent * 1e3:.0f} ms" for phase, spent in self.seconds.items())
-
     def __str__(self) -> str:
         lines = [self._count()]
         for graph in self.graphs:
-            lines.append(
-                f"  {graph.name}: {graph.compute_nodes} nodes, {graph.onnxruntime_nodes} on ONNX Runtime in "
-                f"{len(graph.parts)} part(s), {graph.eager_nodes} in eager{work.in_eager([graph])}"
-            )
-            if graph.fallen_back:
-                lines.append(f"    {graph.fallen_back}")
-            if graph.division.rules:
-                lines.append(f"    {graph.division}")
-            if graph.placement:
-                lines.append(f"    {graph.placement}")
-            lines += [f"    {line}" for line in explained(graph.eager)]
+            lines += [f"  {line}" for line in graph_lines(graph)]
         division = total(graph.division for graph in self.graphs)
         lines += rule_lines(division)
         lines += [f"  {line}" for line in (*break_lines(self.breaks), *self._limits(), *self.not_compiled)]
-        return "\n".join([*lines, self._time()])
+        return "\n".join([*lines, time_line(self.seconds)])
 
 
 class _Explaining(Backend):

@@ -69,6 +69,8 @@ USED: dict[str, str | None] = {
     "torch._guards.detect_fake_mode": "the fake_mode of the first value that has one",
     "torch._inductor.async_compile.AsyncCompile.pool": "once inductor has compiled, all are copied each call",
     "torch._inductor.inductor_prims": "what Dynamo writes of them in the place of `addcmul_` stays in eager",
+    "torch._logging._internal.trace_log": "torch's structured trace has nothing of ours",
+    "torch._logging.trace_structured": "torch's structured trace has nothing of ours",
     "torch._neg_view": None,
     "torch._ops.HigherOrderOperator": None,
     "torch._ops.OpOverload": "the type of torch.ops.aten.add.Tensor",
@@ -670,6 +672,20 @@ def compile_id() -> object | None:
     context = find_or("torch._guards.CompileContext", None)
     found: object | None = context.current_compile_id() if context is not None else None
     return found
+
+
+def traces() -> bool:
+    """Whether torch writes its structured trace (TORCH_TRACE)."""
+    return bool(getattr(find_or("torch._logging._internal.trace_log", None), "handlers", False))
+
+
+def trace_artifact(name: str, encoding: str, payload: Callable[[], Any], compile_id: object | None) -> None:
+    """Writes an artifact into torch's structured trace, if there is one. encoding: "string" or "json". compile_id: the
+    graph's that it is about; while that is compiled torch knows it."""
+    write = find_or("torch._logging.trace_structured", None)
+    if write is not None:
+        metadata = {"name": name, "encoding": encoding}
+        write("artifact", metadata_fn=lambda: metadata, payload_fn=payload, compile_id=compile_id)
 
 
 def tracing_context() -> Any | None:

@@ -90,6 +90,7 @@ class GraphInfo:
     `results`: outputs that are as right as eager's of the graph's own inputs; `unwritten`: outputs that are memory
     nobody wrote into, each with a copy. `division`: what rules of the option runtimes made of its nodes. `placement`:
     which execution providers have them. `told`: (what, name) of what was warned of.
+    `compile_id`: torch's, which its structured trace goes by.
     `code`: gives the compiled code as long as it lives. `options`: what it was compiled with; None of a copy in another
     process."""
 
@@ -120,6 +121,7 @@ class GraphInfo:
     results: list[torch.Tensor] = field(default_factory=list, repr=False)
     unwritten: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list, repr=False)
     told: set[tuple[str, str]] = field(default_factory=set, repr=False)
+    compile_id: object | None = field(default=None, repr=False)
     code: Callable[[], object] = field(default=_gone, repr=False)
     options: Options | None = field(default=None, repr=False)
 

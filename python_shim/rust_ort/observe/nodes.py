@@ -28,6 +28,7 @@ from rust_ort.export.provenance import computed_by, module_path, operator_name, 
 from rust_ort.export.unwritten import UNWRITTEN, is_unwritten
 from rust_ort.link.specs import BY_DTYPE, Verdict, not_compared
 from rust_ort.memory import device
+from rust_ort.observe import torch_trace
 from rust_ort.observe.branches import branch_behind, near_a_branch, other_branch, rectifier
 from rust_ort.observe.choices import WHY_OPEN, Open, why_open
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
@@ -274,6 +275,7 @@ class PartNodes:
         ]
         changed = self.of.finish(pairs, dump=dump, policy=policy(self.options, [self.info]))
         self.info.add_nodes(self.of.step, self.verdicts, changed)
+        torch_trace.compared_nodes(self.info, self.of.step, self.verdicts)
         self.info.add_right(self.planned.graph.index, right=self.is_right)
         outputs = pytree.tree_leaves(self.planned.graph.module.graph.output_node().args[0])
         if self.info.direction != "backward":

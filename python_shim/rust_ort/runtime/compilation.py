@@ -31,7 +31,7 @@ from rust_ort.export.plan import Plan, make_plan
 from rust_ort.export.provenance import input_sources, source_line
 from rust_ort.export.text import one_line
 from rust_ort.link.specs import CustomOpLibrary, GraphSpec
-from rust_ort.observe import graph_info, limits, session, work
+from rust_ort.observe import graph_info, limits, session, torch_trace, work
 from rust_ort.observe.graph_info import GraphInfo, GraphLog
 from rust_ort.observe.reasons import logged
 from rust_ort.options import Options
@@ -282,6 +282,7 @@ def _plan_and_prepare(
             seconds["prepare"] = seconds.get("prepare", 0.0) + time.perf_counter() - start
         if kept is None:
             _keep(client, graph_id, plan, options)
+        torch_trace.compiled(info, plan)
         return CompiledGraph(info=info, plan=plan, runners=runners, options=options, graph=graph, prepare=prepare)
 
 

@@ -24,7 +24,7 @@ from rust_ort.export.partition import may_do_more
 from rust_ort.export.plan import Plan, PlannedPart, restrides
 from rust_ort.export.unwritten import is_unwritten
 from rust_ort.link.specs import GraphSpec, Policy, Verdict, not_compared
-from rust_ort.observe import rules, session
+from rust_ort.observe import rules, session, torch_trace
 from rust_ort.observe.graph_info import GraphInfo, note_call
 from rust_ort.observe.nodes import GraphNodes, PartNodes, branches_before
 from rust_ort.observe.placement import Placement
@@ -116,6 +116,7 @@ class PartRunner:
                 [tensor for tensor, verdict in zip(tensors, verdicts, strict=True) if verdict.is_pass]
             )
         self._info.add_verdicts(observation.step, verdicts)
+        torch_trace.compared(self._info, observation.step, verdicts)
         return tensors
 
     def _looked_inside(self, args: Sequence[Any], observation: _Observation) -> PartNodes | None:
