@@ -169,6 +169,14 @@ impl Answer {
     pub fn blames(&self) -> bool {
         !matches!(self.culprit, Culprit::Nobody { .. })
     }
+
+    /// Index of the answer over all: the first that names a node or an optimizer, else the first that blames inputs which
+    /// came in wrong. None where nobody is blamed.
+    pub fn telling<'a>(answers: impl IntoIterator<Item = &'a Self>) -> Option<usize> {
+        let is_inputs = |answer: &Self| matches!(answer.culprit, Culprit::Inputs { .. });
+        let blaming = answers.into_iter().enumerate().filter(|(_, answer)| answer.blames());
+        blaming.min_by_key(|(_, answer)| is_inputs(answer)).map(|(at, _)| at)
+    }
 }
 
 /// All answers counted as verdicts are: a mismatch where somebody is blamed, not compared where an examination is not

@@ -412,3 +412,18 @@ fn a_comparison_that_nobody_waits_for_ends_and_tells_nothing() {
         assert!(why.contains("nobody waits") && verdict.metrics.is_none() && signatures.is_some(), "{verdict}");
     }
 }
+
+#[test]
+fn the_table_of_kinds_says_which_verdicts_are_passes() {
+    let why = String::new;
+    let every = [
+        Verdict::Match,
+        Verdict::Noise,
+        Verdict::Tie(why()),
+        Verdict::OpenOrder(why()),
+        Verdict::Mismatch,
+        Verdict::NotCompared(why()),
+        Verdict::Failed(why()),
+    ];
+    assert_eq!(every.each_ref().map(|verdict| (verdict.words().0, verdict.is_pass())), Verdict::KINDS);
+}

@@ -15,9 +15,7 @@ const UNDETERMINED: &str = "undetermined who is to blame";
 /// that are not whole.
 pub fn headline(answers: &[Answer], transforms: &[String], brought: &Brought, left_out: usize) -> String {
     let within = brought.words();
-    let is_named = |answer: &&Answer| matches!(answer.culprit, Culprit::Node { .. } | Culprit::Optimizer { .. });
-    let blamed = answers.iter().find(is_named).or_else(|| answers.iter().find(|answer| answer.blames()));
-    let Some(answer) = blamed else {
+    let Some(answer) = Answer::telling(answers).map(|at| &answers[at]) else {
         return acquittal(answers, &within, left_out);
     };
     let mut text = format!("to blame: {}", answer.culprit);

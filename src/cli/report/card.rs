@@ -67,12 +67,10 @@ fn layer(answer: &Answer) -> Option<String> {
     }
 }
 
-/// A node or an optimizer before inputs that came in wrong, as `rust-ort blame` has it.
+/// What `rust-ort blame` found.
 fn blamed(steps: &[Step]) -> Option<Card<'_>> {
-    let all = || steps.iter().filter_map(|step| Some((step, step.answer()?)));
-    let is_named = |answer: &Answer| matches!(answer.culprit, Culprit::Node { .. } | Culprit::Optimizer { .. });
-    let (step, answer) =
-        all().find(|(_, answer)| is_named(answer)).or_else(|| all().find(|(_, answer)| answer.blames()))?;
+    let all: Vec<(&Step, &Answer)> = steps.iter().filter_map(|step| Some((step, step.answer()?))).collect();
+    let (step, answer) = all[Answer::telling(all.iter().map(|(_, answer)| *answer))?];
     let name = match &answer.culprit {
         Culprit::Node { name, .. } => Some(name),
         Culprit::Optimizer { fused, .. } => fused.first().map(|Fused { value, .. }| value),
