@@ -14,6 +14,7 @@ Ask:
     rust_ort.explain(model, *args, **kwargs)   an Explanation: graphs, nodes left to eager and why, time by phase
     rust_ort.to_onnx(model, *args, path=None)  the forward as one onnx.ModelProto, which any runtime runs
     with rust_ort.dump("run"): ...             everything compiled or run inside is written to dumps/run
+    rust_ort.report("dumps/run")               a Page: what a dump tells as one HTML file, to look at and to send
     rust_ort.graphs()                          what this process compiled
     rust_ort.status(), rust_ort.shutdown()     the daemon, and the end of this process's connections
 
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from rust_ort.explain import explain as explain
     from rust_ort.keep import Kept, keep_in_float32
     from rust_ort.observe.report import Report
+    from rust_ort.report import Page
+    from rust_ort.report import report as report
     from rust_ort.service import shutdown as shutdown
     from rust_ort.service import status as status
     from rust_ort.to_onnx import to_onnx as to_onnx
@@ -80,6 +83,7 @@ __all__ = [
     "OptionError",
     "Options",
     "OutOfMemory",
+    "Page",
     "Report",
     "RustOrtError",
     "__version__",
@@ -91,6 +95,7 @@ __all__ = [
     "explain",
     "graphs",
     "keep_in_float32",
+    "report",
     "shutdown",
     "status",
     "to_onnx",
@@ -99,6 +104,7 @@ __all__ = [
 _LAZY = {
     "Alignment": "align",
     "Blame": "blame",
+    "Page": "report",
     "Report": "observe.report",
     "Explanation": "explain",
     "Kept": "keep",
@@ -109,7 +115,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("align", "backend", "blame", "compare", "dump", "explain", "to_onnx"):
+    if name in ("align", "backend", "blame", "compare", "dump", "explain", "report", "to_onnx"):
         return importlib.import_module(f"{__name__}.{name}")
     if name in _LAZY:
         return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -12,7 +12,7 @@ from rust_ort.errors import ClientError, DaemonFault
 from rust_ort.link.daemon import find_binary, find_onnxruntime
 from rust_ort.link.pool import cuda_folders
 
-__all__ = ["environment", "said_by"]
+__all__ = ["environment", "printed_by", "said_by"]
 
 
 def environment() -> dict[str, str]:
@@ -24,16 +24,21 @@ def environment() -> dict[str, str]:
 
 
 def said_by(command: str, arguments: Sequence[str], *, also: Sequence[int] = ()) -> Any:
-    """What `rust-ort <command> … --json` prints. A program of its own: a kernel that crashes costs the answer alone.
+    """What `rust-ort <command> … --json` prints. also: exit codes with which it answers, beside 0, 1 and 3. Errors: as
+    `printed_by`."""
+    return json.loads(printed_by(command, ["--json", *arguments], also=also))
 
-    also: exit codes with which it answers, beside 0, 1 and 3.
+
+def printed_by(command: str, arguments: Sequence[str], *, also: Sequence[int] = ()) -> str:
+    """What `rust-ort <command> …` prints. A program of its own: a kernel that crashes costs the answer alone. also: as
+    `said_by`.
 
     Errors: ClientError for what it refuses, and for a damaged dump; DaemonFault when it fails.
     """
-    line = [find_binary(), command, "--json", *arguments]
+    line = [find_binary(), command, *arguments]
     done = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False)
     if done.returncode in (0, 1, 3, *also) and done.stdout:
-        return json.loads(done.stdout)
+        return done.stdout
     said = done.stderr.strip().removeprefix("rust-ort: ")
     if done.returncode in (2, 3, 4):
         raise ClientError(f"{command}: {said}", code="BAD_ARGUMENT")
