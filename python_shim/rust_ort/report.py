@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,11 @@ WRONG, BEYOND = "#d7301f", 1e30
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Page:
     """What `rust_ort.report` wrote; printed, the verdict and who is to blame. path: the page. data: what it shows, as
-    `rust-ort report --json` prints it (docs/design/report.md says field by field)."""
+    `rust-ort report --json` prints it (docs/design/report.md says field by field). made_in: where its paths begin."""
 
     path: Path
     data: dict[str, Any]
+    made_in: Path = field(default_factory=Path.cwd)
 
     @property
     def verdict(self) -> str:
@@ -45,7 +46,7 @@ class Page:
         graph, part: as the dump names them; its first call whose nodes were compared counts. error: "local", of each
         node alone on eager's inputs, or "cumulative".
 
-        Errors: ClientError where the dump has no such part, or its nodes were not compared.
+        Errors: ClientError where there is no such part, its nodes were not compared, or its provenance.json is gone.
         """
         if error not in ("local", "cumulative"):
             raise ClientError(
@@ -65,7 +66,13 @@ class Page:
                 code="NOT_COMPARED",
             )
         rows = {row["name"]: row[error] for row in table["nodes"] if row[error]["metrics"]}
-        written = json.loads((Path(found["path"]) / "provenance.json").read_text())["nodes"]
+        provenance = self.made_in / found["path"] / "provenance.json"
+        try:
+            written = json.loads(provenance.read_text())["nodes"]
+        except (OSError, ValueError, KeyError) as why:
+            raise ClientError(
+                f"node_data: {provenance}: {error}; the dump is not whole", code="BAD_ARGUMENT"
+            ) from error
         results = {node: _shown_as(rows[fx]) for node, fx in written.items() if fx in rows}
         return {"name": f"{error} error", "results": results}
 

@@ -65,6 +65,18 @@ def test_model_explorer_is_given_each_nodes_error(tmp_path: Path) -> None:
             page.node_data(**asked)  # type: ignore[arg-type]
 
 
+def test_a_page_of_a_relative_path_is_asked_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = dumped(Path("dumps"))
+    page = rust_ort.report("dumps/run", output="page.html")
+    monkeypatch.chdir("/")
+    graph = page.data["graphs"][0]["name"]
+    assert page.node_data(graph)["results"]
+    (tmp_path / path / graph / "part_0" / "provenance.json").unlink()
+    with pytest.raises(ClientError, match=r"provenance\.json: .*the dump is not whole"):
+        page.node_data(graph)
+
+
 def test_nodes_that_were_not_compared_have_no_data(tmp_path: Path) -> None:
     with rust_ort.dump("run", folder=tmp_path) as path:
         torch.compile(nn.Tanh(), backend="rust_ort")(torch.randn(2, 4))
