@@ -70,9 +70,8 @@ class Page:
         try:
             written = json.loads(provenance.read_text())["nodes"]
         except (OSError, ValueError, KeyError) as why:
-            raise ClientError(
-                f"node_data: {provenance}: {error}; the dump is not whole", code="BAD_ARGUMENT"
-            ) from error
+            said = f"node_data: {provenance}: {why}; the dump is not whole"
+            raise ClientError(said, code="BAD_ARGUMENT") from why
         results = {node: _shown_as(rows[fx]) for node, fx in written.items() if fx in rows}
         return {"name": f"{error} error", "results": results}
 

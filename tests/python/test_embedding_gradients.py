@@ -129,3 +129,8 @@ def test_indices_that_are_no_rows_are_left_out() -> None:
 
     given = torch.randn(4, 3), torch.tensor([1, -1, 7, 1])
     torch.testing.assert_close(torch.compile(gradient, backend="rust_ort")(*given), gradient(*given))
+
+    def of_no_rows(grad: Tensor, index: Tensor) -> Tensor:
+        return torch.ops.aten.embedding_dense_backward(grad, index, 0, -1, False)
+
+    assert torch.compile(of_no_rows, backend="rust_ort")(*given).shape == (0, 3)

@@ -349,23 +349,25 @@ def _promotion() -> Callable[[fx.GraphModule], None]:
             if kind in self.left:
                 return n.meta["val"]
             with self._set_current_node(n):
-                self._numbers_as_float32(n, rule)
+                written = self._numbers_as_float32(n, rule)
                 before = (n.target, n.args, n.kwargs)
                 self._maybe_promote_node(n, rule)
             if (n.target, n.args, n.kwargs) != before:
                 return fx.Interpreter.run_node(self, n)
-            self.left.add(kind)
+            if not written:
+                self.left.add(kind)
             return n.meta["val"]
 
-        def _numbers_as_float32(self, n: fx.Node, rule: Any) -> None:
+        def _numbers_as_float32(self, n: fx.Node, rule: Any) -> bool:
             """Writes integers that are promoted to float32 as floats, which the exporter takes as they are: the pass
-            would make each a node, and run what reads it twice."""
+            would make each a node, and run what reads it twice. Whether the node had integers."""
             if not any(type(value) is int for value in (*n.args, *n.kwargs.values())):
-                return
+                return False
             promoted = rule.preview_type_promotion(*self.fetch_args_kwargs_from_env(n))
             args, kwargs = promoted.args_dtypes, promoted.kwargs_dtypes
             n.args = tuple(_as_float32(value, args.get(index)) for index, value in enumerate(n.args))
             n.kwargs = {name: _as_float32(value, kwargs.get(name)) for name, value in n.kwargs.items()}
+            return True
 
     table = promotion.TypePromotionTable()
 

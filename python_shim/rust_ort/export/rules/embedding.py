@@ -25,7 +25,7 @@ def embedding_dense_backward(
 ) -> Any:
     """To every row of the matrix; what is no row's, as -1 is, is left out. torch's where the gradient is divided by how
     often a row is read."""
-    if scale_grad_by_freq or grad.dim() != indices.dim() + 1:
+    if scale_grad_by_freq or grad.dim() != indices.dim() + 1 or num_weights == 0:
         return torchs_decompositions()[aten.embedding_dense_backward.default](
             grad, indices, num_weights, padding_idx, scale_grad_by_freq
         )
