@@ -114,7 +114,7 @@ def test_batch_norm_in_evaluation_is_one_product_and_one_sum(client: FakeClient)
     assert over_all == ["Mul", "Add"]
 
 
-@pytest.mark.parametrize(("name", "nodes"), [("hardswish", 5), ("hardsigmoid", 4)])
+@pytest.mark.parametrize(("name", "nodes"), [("hardswish", 4), ("hardsigmoid", 3)])
 def test_hard_activations_are_few_nodes(name: str, nodes: int, client: FakeClient) -> None:
     torch.compile(getattr(functional, name), backend="rust_ort")(SPECIAL)
     counts = operators(client)
