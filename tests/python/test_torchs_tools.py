@@ -103,7 +103,7 @@ def test_tlparse_shows_them(tmp_path: Path) -> None:
         pytest.skip("skipped: no tlparse; cargo install tlparse")
     folder, page = tmp_path / "trace", tmp_path / "page"
     run(tmp_path, TORCH_TRACE=str(folder))
-    subprocess.run([tlparse, str(folder), "-o", str(page), "--no-browser"], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run([tlparse, "--latest", str(folder), "-o", str(page), "--no-browser"], check=True)
     index = (page / "index.html").read_text()
     for name in ("0_0-forward", "0_0-backward_part_0", "1_0-inference_step_0_outputs"):
         assert f"rust_ort_{name}" in index
