@@ -30,7 +30,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "export": ("export",),
     "observe": ("observe",),
     "runtime": ("runtime",),
-    "public": ("align", "backend", "compare", "blame", "keep", "explain", "dump", "to_onnx", "service", ""),
+    "public": ("align", "backend", "compare", "blame", "keep", "explain", "dump", "report", "to_onnx", "service", ""),
     "onnx_tools": ("onnx_tools",),
     "studies": ("studies",),
 }

@@ -157,6 +157,7 @@ def test_the_guide_shows_what_the_package_is_for() -> None:
         "dump",
         "explain",
         "keep_in_float32",
+        "report",
         "shutdown",
         "status",
         "to_onnx",
