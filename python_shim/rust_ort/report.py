@@ -11,7 +11,7 @@ from typing import Any
 
 from rust_ort._callable import make_callable
 from rust_ort.errors import ClientError
-from rust_ort.link.program import printed_by, said_by
+from rust_ort.link.program import printed_by
 from rust_ort.observe.report import html_lines, html_table
 from rust_ort.options.arguments import shown
 
@@ -20,6 +20,7 @@ __all__ = ["Page", "report"]
 ON_THE_CARD = ("graph", "node", "op", "module", "source", "command", "next")
 """Of the culprit, what is shown where it is known."""
 
+DATA = '<script type="application/json" id="data">'
 
 WRONG, BEYOND = "#d7301f", 1e30
 """Colour of a node whose verdict is a mismatch; what stands for a distance that is not finite."""
@@ -115,7 +116,18 @@ def report(path: str | os.PathLike[str], *, output: str | os.PathLike[str] = "re
     if str(page) == "-":
         raise ClientError("report output: expected a path, got '-'", code="BAD_ARGUMENT")
     printed_by("report", [f"--output={page}", "--", os.fspath(path)])
-    return Page(path=page, data=said_by("report", ["--", os.fspath(path)]))
+    return Page(path=page, data=_data_in(page))
+
+
+def _data_in(page: Path) -> dict[str, Any]:
+    """What a page shows: the JSON of its one element for data, in which no tag can stand (src/cli/report/html.rs)."""
+    _, begins, text = page.read_text().partition(DATA)
+    if not begins:
+        raise ClientError(
+            f"report output: {page} does not keep what is written to it; give a file", code="BAD_ARGUMENT"
+        )
+    found: dict[str, Any] = json.JSONDecoder().raw_decode(text)[0]
+    return found
 
 
 make_callable(__name__, report)

@@ -20,6 +20,7 @@ from rust_ort.export import rules
 from rust_ort.export.custom import root_message, told
 from rust_ort.export.rules import How, Rule
 from rust_ort.export.rules.nodes import holds
+from rust_ort.export.rules.promotion import EXACT_IN_FLOAT32
 from rust_ort.export.text import one_line
 from rust_ort.export.translation_cache import TranslationCache
 from rust_ort.options import LOWEST_OPSET
@@ -29,8 +30,6 @@ from rust_ort.torch_private import SUPPORTED
 TORCHLIB_OPSET = LOWEST_OPSET
 SUMS = (torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor)
 """torch rounds a number beside half precision to it; elsewhere it takes it in float32."""
-EXACT_IN_FLOAT32 = 2**24
-"""Integers up to it are float32's, too."""
 _PATCHING = threading.Lock()
 _LEVELS = threading.Lock()
 _SIGNATURES: dict[tuple[str, str, int], Any] = {}
@@ -185,8 +184,8 @@ LIBRARY = "torchvision"
 """Of which torchlib has functions, that it registers only where the operators are there."""
 
 
-TORCHS_OWN = frozenset({"aten", "prims", "operator"})
-"""Namespaces whose operators are all there from the start."""
+TORCHS_NAMESPACES = frozenset({"aten", "prims", "operator"})
+"""Their operators are all there from the start."""
 
 
 def registry() -> Any:
@@ -200,7 +199,7 @@ def registry() -> Any:
 @functools.cache
 def _of_libraries(_masked: frozenset[str]) -> list[Rule]:
     """The rules of operators that are not torch's own."""
-    return [rule for rule in rules.active(How.TRANSLATED) if rule.operator.split(".")[0] not in TORCHS_OWN]
+    return [rule for rule in rules.active(How.TRANSLATED) if rule.operator.split(".")[0] not in TORCHS_NAMESPACES]
 
 
 @functools.cache

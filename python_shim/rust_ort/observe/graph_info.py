@@ -126,10 +126,12 @@ class GraphInfo:
     options: Options | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        """A copy or another process has no code, and options hold functions that may not travel."""
+        """A copy or another process has no code and no trace of its compilation, and options hold functions that may
+        not travel."""
         return {
             **self.__dict__,
             "code": _gone,
+            "compile_id": None,
             "options": None,
             "turned": [],
             "branches": set(),

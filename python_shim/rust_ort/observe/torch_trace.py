@@ -3,14 +3,14 @@ runs where, each part's ONNX model as text, and what comparisons found. Without 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rust_ort.export.plan import Plan
 from rust_ort.link.specs import Verdict
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.graph_lines import graph_lines, time_line
-from rust_ort.torch_private import compile_id, trace_artifact, traces
+from rust_ort.torch_private import trace_artifact, traces
 
 MOST_BYTES = 4 << 20
 """Of a model that is written as text, which is several times as long."""
@@ -19,8 +19,7 @@ MOST_CALLS = 16
 
 
 def compiled(graph: GraphInfo, plan: Plan) -> None:
-    """Writes what of a graph runs where, and its models. While it is compiled: torch knows by that whose it is."""
-    graph.compile_id = compile_id()
+    """Writes what of a graph runs where, and its models."""
     if not traces():
         return
     _write(graph, "", "string", lambda: "\n".join([*graph_lines(graph), time_line(graph.seconds)]))
@@ -67,5 +66,4 @@ def _plain(verdict: Verdict) -> dict[str, Any]:
 
 
 def _plain_node(node: NodeVerdict) -> dict[str, Any]:
-    where: Iterable[tuple[str, Any]] = (("op", node.op), ("part", node.part), ("source", node.source))
-    return {**_plain(node.local), "name": node.name, **dict(where)}
+    return {**_plain(node.local), "name": node.name, "op": node.op, "part": node.part, "source": node.source}

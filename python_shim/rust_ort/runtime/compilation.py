@@ -251,6 +251,7 @@ def _plan_and_prepare(
             lowest_precision=lowest_precision(gm),
             work=all_work,
             eager_work=eager_work,
+            compile_id=torch_private.compile_id(),
             options=options,
         )
         start = time.perf_counter()

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export.rules.promotion import Number, as_held
+from rust_ort.export.rules.promotion import EXACT_IN_FLOAT32, Number, as_held
 from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, translated
 from rust_ort.export.shapes import fills_its_storage, has_no_elements, is_symbolic
 from rust_ort.torch_private import free_unbacked_symbols, outside_tracing, torchs_decompositions
 
 aten = torch.ops.aten
-EXACT_IN_FLOAT32 = 2**24
 SPREAD = "torchlib gives the source alone: a smaller one is not spread over what it is copied into"
 
 

@@ -13,6 +13,8 @@ from rust_ort.torch_private import no_modes
 
 aten = torch.ops.aten
 Number = float | int | bool
+EXACT_IN_FLOAT32 = 2**24
+"""Integers up to it are float32's, too."""
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 
 
