@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -144,7 +146,13 @@ def test_ci_runs_exactly_the_readmes_test_command() -> None:
 def test_every_python_block_is_valid_and_names_what_exists(page: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     for block in blocks:
-        compile(block, page.name, "exec")
+        found = subprocess.run(
+            [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E9,F821", "--output-format", "concise", "-"],
+            input=block,
+            text=True,
+            capture_output=True,
+        )
+        assert found.returncode == 0, f"{page.name}, a program that does not run alone:\n{block}{found.stdout}"
     assert set(re.findall(r"\brust_ort\.([a-zA-Z_]\w*)", "\n".join(blocks))) <= set(rust_ort.__all__)
 
 
