@@ -146,12 +146,8 @@ def test_ci_runs_exactly_the_readmes_test_command() -> None:
 def test_every_python_block_is_valid_and_names_what_exists(page: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     for block in blocks:
-        found = subprocess.run(
-            [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E9,F821", "--output-format", "concise", "-"],
-            input=block,
-            text=True,
-            capture_output=True,
-        )
+        check = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E9,F821", "-"]
+        found = subprocess.run(check, input=block, text=True, capture_output=True)
         assert found.returncode == 0, f"{page.name}, a program that does not run alone:\n{block}{found.stdout}"
     assert set(re.findall(r"\brust_ort\.([a-zA-Z_]\w*)", "\n".join(blocks))) <= set(rust_ort.__all__)
 
