@@ -211,8 +211,8 @@ def _graphnet(found: Found) -> list[str]:
     return [
         "## GraphNet",
         f"{len(found)} graphs of [GraphNet](https://github.com/PaddlePaddle/GraphNet), drawn by a fixed seed, from a "
-        f"copy of its repository: {said}. eval of each, train of every third; parameters are drawn from the mean and the "
-        "deviation that a sample tells, and sizes are those of the sample. A process holds eager, float64 and the "
+        f"copy of its repository: {said}. eval of each, train of every third; parameters are drawn from the mean and "
+        "the deviation that a sample tells, and sizes are those of the sample. A process holds eager, float64 and the "
         "backends of a graph, and is ended at 8 GiB (OOM): that says nothing of any of them.",
         totals(found),
         _share(found),
