@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from measure.zoo.causes import CAUSES
+from measure.zoo.graphnet import PREFIX
 from measure.zoo.judge import ABSOLUTE, FEW, FEW_TIMES, MOVED, RELATIVE, TIMES
 
 Found = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -146,7 +147,7 @@ def markdown(output: Path) -> str:
         _share(found),
         _times(found),
         "## What is not right, and why",
-        _faults(found),
+        _faults(faults(found)),
         *eager_wrong(found),
         "## What is left to eager",
         "Most models first; nodes of their training step, or of eval where they are not trained.",
@@ -172,10 +173,10 @@ def _counted(found: Found) -> str:
     return said if len(found) == len(MODELS) else f"{said} The others were not run yet: this says nothing of them."
 
 
-def _faults(found: Found) -> str:
+def _faults(wrong: Iterable[tuple[str, str, Mapping[str, Any]]]) -> str:
     rows = [
         (model, task, f"{one['status']}: {_first(one)}", CAUSES.get((model, task), "not looked into"))
-        for model, task, one in faults(found)
+        for model, task, one in wrong
     ]
     return _table(("model", "task", "what", "why"), rows)
 
@@ -205,9 +206,12 @@ def eager_wrong(found: Found) -> list[str]:
 def _graphnet(found: Found) -> list[str]:
     sources = Counter(model.split("/")[1] for model in found)
     said = ", ".join(f"{count} of {source}" for source, count in sorted(sources.items()))
-    too_large = {task: [model for model, one in _of(found, task) if one["status"] == "OOM"] for task in _tasks(found)}
-    named = [f"{task}: {', '.join(model.removeprefix('graphnet/') for model in of)}." for task, of in too_large.items()]
-    small = {model: {task: one for task, one in of.items() if one["status"] != "OOM"} for model, of in found.items()}
+    wrong, too_large = [], defaultdict(list)
+    for model, task, one in faults(found):
+        if one["status"] == "OOM":
+            too_large[task].append(model.removeprefix(PREFIX))
+        else:
+            wrong.append((model, task, one))
     return [
         "## GraphNet",
         f"{len(found)} graphs of [GraphNet](https://github.com/PaddlePaddle/GraphNet), drawn by a fixed seed, from a "
@@ -218,9 +222,9 @@ def _graphnet(found: Found) -> list[str]:
         _share(found),
         *([_times(found)] if {*TIMED} & {*_tasks(found)} else []),
         "### Not right",
-        _faults(small),
+        _faults(wrong),
         "### Too large to be judged here",
-        "\n\n".join(named),
+        *(f"{task}: {', '.join(models)}." for task, models in too_large.items()),
         "### Left to eager",
         _left(found),
     ]
